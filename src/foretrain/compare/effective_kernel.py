@@ -24,7 +24,7 @@ from foretrain.compare.judging.powers import Slope, slope_of
 from foretrain.compare.trained.networks import Networks, group_size, groups_of, stacked
 from foretrain.compare.trained.training import MOST_STEPS, Training, train
 from foretrain.empirical.differentials.entry import ddntk, dntk
-from foretrain.empirical.tangent_kernel.entry import ntk
+from foretrain.empirical.tangent_kernel.kernel import ntk
 from foretrain.support.answers import Answer, Figure, Result, Table, log
 from foretrain.support.arguments import whole_number
 from foretrain.support.errors import InputError, NotSupportedError

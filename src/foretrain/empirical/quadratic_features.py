@@ -40,7 +40,7 @@ from foretrain.empirical.kernel_operator.passes import (
 from foretrain.empirical.models.batches import Batch
 from foretrain.empirical.models.model import Output, unchanged
 from foretrain.empirical.models.parameters import Rates, chosen, rate_of_each, trainable
-from foretrain.empirical.tangent_kernel.entry import ntk, prepare
+from foretrain.empirical.tangent_kernel.kernel import KernelOptions, ntk, prepare
 from foretrain.support.answers import Answer, Result
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.progress import track
@@ -96,7 +96,8 @@ class NetworkFeatures(Result):
         """The samples, ready for sums over features."""
         given = self.tensor(x)
         with unchanged(self._model):
-            engine, batch, _ = prepare(self._model, given, output=self._output, parameters=self._names)
+            options = KernelOptions(output=self._output, parameters=self._names)
+            engine, batch, _ = prepare(self._model, given, options=options)
         linear = Linearised(engine.model, engine.parameters, engine.outputs)
         return NetworkPoints(self, given, linear, batch, len(engine.outputs))
 

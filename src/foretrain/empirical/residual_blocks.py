@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from foretrain.empirical.models.calls import explained
+from foretrain.empirical.models.model import explained
 from foretrain.support.answers import Answer, Result, fields_answer
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.progress import track

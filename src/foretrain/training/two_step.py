@@ -19,7 +19,7 @@ from foretrain.empirical.models.batches import Batch
 from foretrain.empirical.models.model import Output
 from foretrain.empirical.models.parameters import Chosen, Rates, chosen, rate_of_each, trainable
 from foretrain.empirical.tangent_kernel import ntk
-from foretrain.empirical.tangent_kernel.entry import prepare
+from foretrain.empirical.tangent_kernel.kernel import KernelOptions, prepare
 from foretrain.support.answers import Answer, Result, Table, labelled
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.memory import require_memory
@@ -175,7 +175,7 @@ class _Updates:
                 value -= self._rates[name] * gradients[name][0]
 
     def _linear(self) -> tuple[Linearised, Batch]:
-        engine, batch, _ = prepare(self.model, self._x, **self._options)
+        engine, batch, _ = prepare(self.model, self._x, options=KernelOptions(**self._options))
         return Linearised(engine.model, engine.parameters, engine.outputs), batch
 
 

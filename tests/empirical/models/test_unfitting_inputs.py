@@ -14,7 +14,7 @@ from foretrain.empirical import predict_modes, tune_block
 from foretrain.empirical.differentials import step_prediction
 from foretrain.empirical.global_ntk import solve
 from foretrain.empirical.imbalance import imbalance
-from foretrain.empirical.models.calls import call_with
+from foretrain.empirical.models.model import call_with
 from foretrain.support.errors import InputError
 
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from foretrain.empirical.stored_kernel import run
 from foretrain.empirical.stored_kernel.reading import StoredKernel
-from foretrain.empirical.tangent_kernel.entry import prepare
+from foretrain.empirical.tangent_kernel.kernel import KernelOptions, prepare
 
 
 def network(width: int = 16, outputs: int = 3, seed: int = 0) -> nn.Module:
@@ -33,7 +33,7 @@ def stored(
 ) -> StoredKernel:
     """As ``ft.ntk(..., store=path)`` does it; options of the run have their own names."""
     own = {key: options.pop(key) for key in tuple(options) if key in _RUN}
-    return run(prepare(model, x, x2, outputs, by=by, **options), path, by=by, **own)
+    return run(prepare(model, x, x2, KernelOptions(outputs, by=by, **options)), path, by=by, **own)
 
 
 _RUN = ("engine", "workers", "side", "threads", "memory", "overwrite")

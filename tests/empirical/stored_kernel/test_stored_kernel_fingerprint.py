@@ -10,13 +10,13 @@ from stored_models import inputs, network
 from torch import Tensor, nn
 
 from foretrain.empirical.stored_kernel.fingerprint import fingerprint
-from foretrain.empirical.tangent_kernel.entry import prepare
+from foretrain.empirical.tangent_kernel.kernel import KernelOptions, prepare
 
 
 def of(
     model: Any, x: Any, x2: Any = None, outputs: Any = "full", by: Any = None, **options: Any
 ) -> dict[str, str]:
-    tangents, first, second = prepare(model, x, x2, outputs, by=by, **options)
+    tangents, first, second = prepare(model, x, x2, KernelOptions(outputs, by=by, **options))
     return fingerprint(tangents, first, second, by)
 
 

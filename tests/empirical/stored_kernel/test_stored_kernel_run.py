@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import foretrain as ft
 from foretrain.empirical.stored_kernel import driver
 from foretrain.empirical.stored_kernel.tasks import Worker
-from foretrain.empirical.tangent_kernel.entry import ntk
+from foretrain.empirical.tangent_kernel.kernel import ntk
 from foretrain.empirical.tangent_kernel.planning import GraphChangedError
 from foretrain.support.errors import FileError, InputError, NotEnoughMemoryError, NotSupportedError
 

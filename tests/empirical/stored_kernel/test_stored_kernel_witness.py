@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from foretrain.empirical.stored_kernel.layout import Layout
 from foretrain.empirical.stored_kernel.witness import Witness, witness
-from foretrain.empirical.tangent_kernel.entry import prepare
+from foretrain.empirical.tangent_kernel.kernel import prepare
 from foretrain.support.errors import FileError
 
 REFUSED = "other outputs or gradients than the one the store was made with"

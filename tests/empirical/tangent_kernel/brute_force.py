@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from foretrain.empirical.tangent_kernel import TangentKernel, ntk, routes
+from foretrain.empirical.tangent_kernel import TangentKernel, ntk, planning
 
 DOUBLE = torch.float64
 
@@ -132,13 +132,13 @@ class Case:
 
 def force_way(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every weight takes this way wherever it is possible, whatever it costs."""
-    costs = routes.costs
+    costs = planning.costs
 
-    def only(job: routes.Job, site: routes.Site) -> dict[Any, float]:
+    def only(job: planning.Job, site: planning.Site) -> dict[Any, float]:
         found = costs(job, site)
         return {way: found[way]} if way in found else found
 
-    monkeypatch.setattr(routes, "costs", only)
+    monkeypatch.setattr(planning, "costs", only)
 
 
 def slow_parameters(kernel: TangentKernel) -> dict[str, str]:

@@ -13,7 +13,7 @@ from brute_force import assert_equal, normal
 from torch import nn
 
 import foretrain as ft
-from foretrain.empirical.autograd_graph import broadcasts
+from foretrain.empirical.autograd_graph import sites
 from foretrain.support.errors import InputError, NotSupportedError
 
 
@@ -115,7 +115,7 @@ def test_the_check_of_what_was_read_does_not_depend_on_the_scale_of_outputs(
     """A wrong reading is found also where all gradients are tiny, and then gradients are formed sample by sample."""
     net = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Linear(4, 2)).double()
     right = ft.ntk(net, X, output=lambda y: 1e-12 * y).values
-    monkeypatch.setitem(broadcasts._READERS, ("NativeLayerNormBackward0", 1), broadcasts._itself)
+    monkeypatch.setitem(sites._READERS, ("NativeLayerNormBackward0", 1), sites._itself)
     found = ft.ntk(net, X, output=lambda y: 1e-12 * y)
     assert found.routes["1.weight"].way == "per sample"
     assert_equal(found.values, right)

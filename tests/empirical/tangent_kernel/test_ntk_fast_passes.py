@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from foretrain.empirical.autograd_graph.tape import Tape
 from foretrain.empirical.tangent_kernel import ntk
-from foretrain.empirical.tangent_kernel.entry import prepare
+from foretrain.empirical.tangent_kernel.kernel import prepare
 
 
 def exact(model: nn.Module, x: Tensor) -> Tensor:

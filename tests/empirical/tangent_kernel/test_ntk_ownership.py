@@ -7,7 +7,7 @@ import torch
 from brute_force import normal
 from torch import Tensor
 
-from foretrain.empirical.autograd_graph.ownership import SampleAxis, Shared, Silent, owner, weights
+from foretrain.empirical.autograd_graph.tape import SampleAxis, Shared, Silent, owner, weights
 
 
 def seen(gradient: Tensor, axis: int) -> object:

@@ -7,15 +7,15 @@ import torch
 from brute_force import jacobian, kernel_of
 from torch import Tensor, nn
 
-from foretrain.empirical.tangent_kernel import ntk, routes
-from foretrain.empirical.tangent_kernel.entry import prepare
+from foretrain.empirical.tangent_kernel import ntk, planning
 from foretrain.empirical.tangent_kernel.factors import Grams, separated
+from foretrain.empirical.tangent_kernel.kernel import KernelOptions, prepare
 
 
 @pytest.fixture(autouse=True)
 def closely(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small kernels are looked at as closely as large ones."""
-    monkeypatch.setattr(routes, "_LARGE", 1)
+    monkeypatch.setattr(planning, "_LARGE", 1)
 
 
 def traced(model: nn.Module, x: Tensor, x2: Tensor | None = None) -> Tensor:
@@ -53,7 +53,7 @@ def test_the_trace_is_that_of_brute_force(name: str) -> None:
 
 def test_it_is_used_below_the_readout_alone() -> None:
     model, x = MODELS["relu"](), torch.randn(9, 3).double()
-    engine, batch, _ = prepare(model, x, None, "trace")
+    engine, batch, _ = prepare(model, x, options=KernelOptions("trace"))
     factors = engine.chunk(batch)[""]
     used = {key[0]: factor.outputs is not None for key, factor in factors.items()}
     assert used == {"0.weight": False, "2.weight": True, "4.weight": True}

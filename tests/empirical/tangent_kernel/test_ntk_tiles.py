@@ -7,7 +7,7 @@ import torch
 from brute_force import assert_equal, normal, ready
 from torch import Tensor, nn
 
-from foretrain.empirical.tangent_kernel import assembly, factors, ntk, tiles
+from foretrain.empirical.tangent_kernel import assembly, factors, ntk
 from foretrain.empirical.tangent_kernel.factors import Factor, Gradients, Grams, Pairs
 
 
@@ -51,7 +51,7 @@ each_kind = pytest.mark.parametrize("kind", KINDS)
 def test_products_of_two_chunks(kind: str, rows: int, groups: int) -> None:
     (left, mine), (right, theirs) = KINDS[kind](5, rows, groups), KINDS[kind](4, rows, groups, seed=7)
     kernel = torch.ones(5 * rows, 4 * rows, dtype=torch.float64)
-    tiles.add_products(kernel, [left, left], [right, right], rows)
+    factors.add_products(kernel, [left, left], [right, right], rows)
     assert_equal(kernel, 1 + 2 * mine @ theirs.T)
 
 
@@ -61,11 +61,11 @@ def test_products_of_two_chunks(kind: str, rows: int, groups: int) -> None:
 def test_products_of_a_chunk_with_itself(
     kind: str, rows: int, leaf: int, cached: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tiles, "_LEAF_ROWS", leaf)
-    monkeypatch.setattr(tiles, "_CACHED_ROWS", cached)
+    monkeypatch.setattr(factors, "_LEAF_ROWS", leaf)
+    monkeypatch.setattr(factors, "_CACHED_ROWS", cached)
     factor, mine = KINDS[kind](7, rows)
     kernel = torch.zeros(7 * rows, 7 * rows, dtype=torch.float64)
-    tiles.add_symmetric_products(kernel, [factor], rows)
+    factors.add_symmetric_products(kernel, [factor], rows)
     assert torch.equal(kernel, kernel.T)
     assert_equal(kernel, mine @ mine.T)
 
@@ -74,7 +74,7 @@ def test_products_of_a_chunk_with_itself(
 @pytest.mark.parametrize("leaf", [1, 2, 5])
 def test_tiles_cover_the_upper_triangle_once(count: int, leaf: int) -> None:
     covered = torch.zeros(count, count)
-    for across, down in tiles._upper(0, count, leaf):
+    for across, down in factors._upper(0, count, leaf):
         covered[across, down] += 1
     assert bool((covered.triu() == torch.ones(count, count).triu()).all())
     assert bool((covered <= 1).all())
@@ -85,7 +85,7 @@ def test_pairs_with_little_room(limit: int, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(factors, "_PAIR_BYTES", limit)
     (left, mine), (right, theirs) = pairs(5, 2), pairs(4, 2, seed=7)
     kernel = torch.zeros(10, 8, dtype=torch.float64)
-    tiles.add_products(kernel, [left], [right], 2)
+    factors.add_products(kernel, [left], [right], 2)
     assert_equal(kernel, mine @ theirs.T)
 
 

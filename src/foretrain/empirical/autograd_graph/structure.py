@@ -13,10 +13,8 @@ from typing import Any
 
 from torch import Tensor
 
-from foretrain.empirical.autograd_graph.broadcasts import is_broadcast, is_plain_bias
-from foretrain.empirical.autograd_graph.ownership import Owner, SampleAxis, Shared, Silent
-from foretrain.empirical.autograd_graph.sites import Use, is_product
-from foretrain.empirical.autograd_graph.tape import Edge, Probe, Tape
+from foretrain.empirical.autograd_graph.sites import Use, is_broadcast, is_plain_bias, is_product
+from foretrain.empirical.autograd_graph.tape import Edge, Owner, Probe, SampleAxis, Shared, Silent, Tape
 
 # Entries are moved, not changed: gradients keep their lengths and angles.
 _REARRANGING = (

@@ -21,7 +21,7 @@ from foretrain.empirical.kernel_operator.passes import Linearised
 from foretrain.empirical.models.batches import as_batch
 from foretrain.empirical.models.model import Output, unchanged
 from foretrain.empirical.models.parameters import Rates
-from foretrain.empirical.tangent_kernel.entry import prepare
+from foretrain.empirical.tangent_kernel.kernel import KernelOptions, prepare
 from foretrain.support.errors import InputError, NotSupportedError, unknown_name
 from foretrain.support.memory import available_bytes, require_memory
 
@@ -157,9 +157,7 @@ def prepared(model: Any, x: Any, **options: Unpack[Options]) -> Preparation:
     engine, batch, _ = prepare(
         model,
         whole if samples is None else whole.pick(chosen),
-        None,
-        "full" if outputs is None else outputs,
-        **others,
+        options=KernelOptions("full" if outputs is None else outputs, **others),
     )
     linear = Linearised(replace(engine.model, channels_last=False), engine.parameters, engine.outputs)
     directions = Directions(linear, batch, engine.rates, engine.memory.passes)

@@ -18,7 +18,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
 from foretrain.empirical.fields.chain import Chain, Layer
-from foretrain.empirical.models.calls import explained
+from foretrain.empirical.models.model import explained
 from foretrain.support.errors import InputError, NotSupportedError
 
 _ELSEWHERE = "the tangent kernel of any model is foretrain.ntk(model, x)"

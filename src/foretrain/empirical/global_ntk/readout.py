@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from foretrain.empirical.models.calls import call_with
-from foretrain.empirical.models.refusals import close
+from foretrain.empirical.models.model import call_with, close
 from foretrain.operators import Space
 from foretrain.support.answers import Answer, Result, labelled
 from foretrain.support.errors import InputError

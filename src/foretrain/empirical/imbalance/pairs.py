@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from foretrain.empirical.imbalance.sites import Site, Watch
-from foretrain.empirical.models.calls import call_with, explained
+from foretrain.empirical.models.model import call_with, explained
 from foretrain.support.errors import InputError, NotSupportedError
 
 Loss = Callable[[Any, Any], Tensor]

@@ -25,7 +25,7 @@ from foretrain.empirical.kernel_operator import NTKOperator
 from foretrain.empirical.kernel_operator.operator import KernelEstimate, stated_seed
 from foretrain.empirical.models.batches import as_batch
 from foretrain.empirical.stored_kernel.reading import StoredKernel
-from foretrain.empirical.tangent_kernel.entry import ntk
+from foretrain.empirical.tangent_kernel.kernel import ntk
 from foretrain.empirical.tangent_kernel.result import TangentKernel
 from foretrain.support.answers import (
     GREEN,

@@ -10,7 +10,7 @@ from foretrain.empirical.kernel_operator.passes import Linearised, find_ways
 from foretrain.empirical.models.model import Output
 from foretrain.empirical.models.parameters import Rates
 from foretrain.empirical.tangent_kernel.engine import probe
-from foretrain.empirical.tangent_kernel.entry import chunk_size, prepare
+from foretrain.empirical.tangent_kernel.kernel import KernelOptions, chunk_size, prepare
 from foretrain.support.errors import InputError
 
 
@@ -50,12 +50,9 @@ def ntk_operator(
         model,
         x,
         x2,
-        "full" if outputs is None else outputs,
-        output=output,
-        parameters=parameters,
-        rates=rates,
-        batch_axis=batch_axis,
-        shared=shared,
+        KernelOptions(
+            "full" if outputs is None else outputs, output, parameters, rates, None, batch_axis, shared
+        ),
     )
     linear = Linearised(engine.model, engine.parameters, engine.outputs)
     return NTKOperator(

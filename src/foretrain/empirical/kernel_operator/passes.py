@@ -19,8 +19,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from foretrain.empirical.models.batches import Batch
-from foretrain.empirical.models.calls import with_values
-from foretrain.empirical.models.model import Model
+from foretrain.empirical.models.model import Model, with_values
 from foretrain.support.errors import NotSupportedError
 
 Values = dict[str, Tensor]  # by parameter; many vectors are stacked along a first axis

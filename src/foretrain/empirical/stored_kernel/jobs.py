@@ -16,7 +16,7 @@ from foretrain.empirical.models.batches import Batch
 from foretrain.empirical.stored_kernel.fingerprint import leaves
 from foretrain.empirical.stored_kernel.folder import Run
 from foretrain.empirical.tangent_kernel.engine import Engine, probe
-from foretrain.empirical.tangent_kernel.entry import prepare
+from foretrain.empirical.tangent_kernel.kernel import KernelOptions, prepare
 from foretrain.empirical.tangent_kernel.planning import GraphChangedError
 from foretrain.support.errors import EngineError, NotSupportedError
 
@@ -68,12 +68,14 @@ class Job:
             self.model,
             self.first,
             self.second,
-            "trace" if self.trace else self.outputs,
-            output=self.output,
-            parameters=(lambda name, _: name in self.names) if self.given is None else self.given,
-            rates=lambda name, _: self.rates[name],
-            by="parameter" if self.by == "parameter" else "layer",
-            batch_axis=self.first.axis,
+            KernelOptions(
+                "trace" if self.trace else self.outputs,
+                output=self.output,
+                parameters=(lambda name, _: name in self.names) if self.given is None else self.given,
+                rates=lambda name, _: self.rates[name],
+                by="parameter" if self.by == "parameter" else "layer",
+                batch_axis=self.first.axis,
+            ),
         )
         if any(self.aside.values()):
             tangents.look_again(GraphChangedError(**self.aside))

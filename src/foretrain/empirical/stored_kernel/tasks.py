@@ -29,9 +29,8 @@ from foretrain.empirical.stored_kernel.jobs import Job, received
 from foretrain.empirical.stored_kernel.layout import is_stored_kernel
 from foretrain.empirical.tangent_kernel.capture import Key
 from foretrain.empirical.tangent_kernel.engine import Engine, Factors
-from foretrain.empirical.tangent_kernel.factors import Factor
+from foretrain.empirical.tangent_kernel.factors import Factor, add_products, add_symmetric_products
 from foretrain.empirical.tangent_kernel.planning import GraphChangedError
-from foretrain.empirical.tangent_kernel.tiles import add_products, add_symmetric_products
 from foretrain.support.errors import FileError
 from foretrain.support.processes import end_with
 

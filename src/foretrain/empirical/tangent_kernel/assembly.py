@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import torch
@@ -13,8 +11,7 @@ from torch import Tensor
 
 from foretrain.empirical.models.batches import Batch
 from foretrain.empirical.tangent_kernel.engine import Engine, Factors
-from foretrain.empirical.tangent_kernel.factors import Factor
-from foretrain.empirical.tangent_kernel.tiles import add_products, add_symmetric_products
+from foretrain.empirical.tangent_kernel.factors import add_products, add_symmetric_products, rows_of
 from foretrain.support.memory import available_bytes, require_memory
 from foretrain.support.progress import Progress
 
@@ -23,43 +20,33 @@ _LIBRARIES = 30e6  # bytes that matrix products and convolutions keep for themse
 _LARGEST_WORKING = 2e9  # bytes; more would not be faster
 
 
-@dataclass(frozen=True)
-class Samples:
-    """Both sides of a kernel (``second`` None: the same samples), and how many go through the model together."""
+def assemble(
+    engine: Engine, first: Batch, second: Batch | None, batch_size: int | None
+) -> tuple[Tensor, float]:
+    """The kernel (labels, N, N2, C, C) or (labels, N, N2), and the bytes of working memory that it took at most.
 
-    first: Batch
-    second: Batch | None
-    size: int | None
-
-
-def assemble(engine: Engine, samples: Samples) -> tuple[Tensor, float]:
-    """The kernel (labels, N, N2, C, C) or (labels, N, N2), and the bytes of working memory that it took at most."""
+    ``second`` None means the same samples; ``batch_size`` how many go through the model together, None for what fits.
+    """
     rows = 1 if engine.job.trace else len(engine.outputs)
     n, m = engine.job.rows, engine.job.columns
     labels = list(dict.fromkeys(engine.labels.values()))
     like = next(iter(engine.parameters.values()))
     result_bytes = len(labels) * n * m * rows * rows * engine.dtype.itemsize
     available = available_bytes()
-    size = _chunk_size(engine, samples, result_bytes, available)
-    flat = _zeros((len(labels), n * rows, m * rows), engine.dtype, like.device)
-    store = _Store(engine, size, _SHARE * (available - result_bytes))
-    target = dict(zip(labels, flat))
-    if samples.second is None:
-        _fill_symmetric(target, store, samples.first, rows)
+    size = _chunk_size(engine, batch_size, result_bytes, available)
+    shape = (len(labels), n * rows, m * rows)
+    if like.device.type == "cpu":  # numpy's zeros cost nothing before they are written to
+        kind = {torch.float32: "f4", torch.float64: "f8"}[engine.dtype]
+        flat = torch.from_numpy(np.zeros(shape, dtype=kind))
     else:
-        _fill(target, store, samples.first, samples.second, rows)
+        flat = torch.zeros(shape, dtype=engine.dtype, device=like.device)
+    store = _Store(engine, size, _SHARE * (available - result_bytes))
+    _fill(dict(zip(labels, flat)), store, first, second, rows)
     values = flat.view(len(labels), n, rows, m, rows).permute(0, 1, 3, 2, 4)
     return (values.reshape(len(labels), n, m) if engine.job.trace else values), store.most_bytes
 
 
-def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """On the CPU from numpy, whose zeros cost nothing before they are written to."""
-    if device.type != "cpu":
-        return torch.zeros(shape, dtype=dtype, device=device)
-    return torch.from_numpy(np.zeros(shape, dtype={torch.float32: "f4", torch.float64: "f8"}[dtype]))
-
-
-def _chunk_size(engine: Engine, samples: Samples, result_bytes: float, available: int) -> int:
+def _chunk_size(engine: Engine, batch_size: int | None, result_bytes: float, available: int) -> int:
     """Samples per chunk: as the user said, or as many as fit beside the result, two chunks at a time."""
     per_sample = engine.memory.factors + engine.memory.passes
     count = max(engine.job.rows, engine.job.columns)
@@ -73,14 +60,14 @@ def _chunk_size(engine: Engine, samples: Samples, result_bytes: float, available
         f"ask for `fewer parameters with parameters=, for |`{fewer}`, or use ntk_operator(...)|`",
         available=available,
     )
-    if samples.size is not None:
+    if batch_size is not None:
         require_memory(
-            result_bytes + 2 * min(samples.size, count) * per_sample,
-            f"a chunk of {samples.size} samples",
+            result_bytes + 2 * min(batch_size, count) * per_sample,
+            f"a chunk of {batch_size} samples",
             "pass a smaller `batch_size=` or 'auto'",
             available=available,
         )
-        return samples.size
+        return batch_size
     room = min(_SHARE * (available - result_bytes), _LARGEST_WORKING)
     return max(2, min(count, int(room / (2 * per_sample + 1))))
 
@@ -117,42 +104,33 @@ class _Store:
         return found
 
 
-def _fill_symmetric(target: Mapping[str, Tensor], store: _Store, batch: Batch, rows: int) -> None:
-    parts = store.chunks(batch)
-    with Progress("NTK", total=len(parts) * (len(parts) + 1) / 2) as bar:
-        for i, mine in enumerate(parts):
-            left = store.factors(batch, mine)
-            for label, kernel in target.items():
-                block = kernel[_rows(mine, rows), _rows(mine, rows)]
-                add_symmetric_products(block, list(left[label].values()), rows)
-            bar.advance()
-            for theirs in parts[i + 1 :]:
-                right = store.factors(batch, theirs)
-                for label, kernel in target.items():
-                    block = kernel[_rows(mine, rows), _rows(theirs, rows)]
-                    _add_common(block, left[label], right[label], rows)
-                    kernel[_rows(theirs, rows), _rows(mine, rows)] = block.t()
-                bar.advance()
-
-
-def _fill(target: Mapping[str, Tensor], store: _Store, first: Batch, second: Batch, rows: int) -> None:
-    mine_parts, their_parts = store.chunks(first), store.chunks(second)
-    with Progress("NTK", total=len(mine_parts) * len(their_parts)) as bar:
-        for mine in mine_parts:
+def _fill(target: Mapping[str, Tensor], store: _Store, first: Batch, second: Batch | None, rows: int) -> None:
+    """All chunks with all; of a kernel of samples with themselves, those on and above the diagonal."""
+    columns = first if second is None else second
+    mine_parts, their_parts = store.chunks(first), store.chunks(columns)
+    count = len(mine_parts)
+    with Progress(
+        "NTK", total=count * (count + 1) / 2 if second is None else count * len(their_parts)
+    ) as bar:
+        for i, mine in enumerate(mine_parts):
             left = store.factors(first, mine)
-            for theirs in their_parts:
-                right = store.factors(second, theirs)
+            for theirs in their_parts[i:] if second is None else their_parts:
+                on_diagonal = second is None and theirs == mine
+                right = left if on_diagonal else store.factors(columns, theirs)
+                across, down = rows_of(mine, rows), rows_of(theirs, rows)
                 for label, kernel in target.items():
-                    block = kernel[_rows(mine, rows), _rows(theirs, rows)]
-                    _add_common(block, left[label], right[label], rows)
+                    block = kernel[across, down]
+                    if on_diagonal:
+                        add_symmetric_products(block, list(left[label].values()), rows)
+                        continue
+                    # Where no gradient arrives on one side, the product is zero.
+                    shared = [key for key in left[label] if key in right[label]]
+                    add_products(
+                        block,
+                        [left[label][key] for key in shared],
+                        [right[label][key] for key in shared],
+                        rows,
+                    )
+                    if second is None:
+                        kernel[down, across] = block.t()
                 bar.advance()
-
-
-def _add_common(block: Tensor, left: Mapping[Any, Factor], right: Mapping[Any, Factor], rows: int) -> None:
-    """Parameters that contribute to both sides; where no gradient arrives on one, the product is zero."""
-    shared = [key for key in left if key in right]
-    add_products(block, [left[key] for key in shared], [right[key] for key in shared], rows)
-
-
-def _rows(samples: slice, rows: int) -> slice:
-    return slice(samples.start * rows, samples.stop * rows)

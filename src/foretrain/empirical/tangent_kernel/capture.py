@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property, reduce
 from math import prod, sqrt
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -16,6 +18,7 @@ from foretrain.empirical.tangent_kernel.collectors import (
     FormedGradients,
     GradientCollector,
     Sensitivities,
+    Size,
     gradient_collectors,
 )
 from foretrain.empirical.tangent_kernel.factors import (
@@ -26,28 +29,56 @@ from foretrain.empirical.tangent_kernel.factors import (
     Pairs,
     separated,
 )
-from foretrain.empirical.tangent_kernel.routes import Way
 
 Key = tuple[str, ...]
+Way = Literal["gram", "pairs", "gradient", "sum", "derived", "per sample", "unused"]
+
+
+@dataclass(frozen=True, eq=False)
+class Counted:
+    """The parameters that count, with the rate of each and the label under which its contribution is summed."""
+
+    parameters: Mapping[str, Tensor]
+    rates: Mapping[str, float]
+    labels: Mapping[str, str]
+
+    @cached_property
+    def dtype(self) -> torch.dtype:
+        """That of the kernel: the widest of the parameters, single at least, which sums of many products need."""
+        return reduce(torch.promote_types, (value.dtype for value in self.parameters.values()), torch.float32)
 
 
 @dataclass(frozen=True)
 class Share:
-    """A block of parameters, the way it takes, the rate of each parameter, and which bias goes with it."""
+    """A block of parameters, the way it takes, and which bias goes with it."""
 
     block: Block
     way: Way
-    rates: Mapping[str, float]
-    dtype: torch.dtype  # of the kernel
+    counted: Counted
     bias: str | None = None
     piece: int | None = None  # which part of a parameter that is used in parts
     late: bool = False  # per-sample gradients are formed when they are multiplied
+
+    @property
+    def keeps_sensitivities(self) -> bool:
+        """Whether the sensitivities of all outputs are kept, not gradients formed of them."""
+        return self.way in ("gram", "pairs") or self.late
 
     @property
     def key(self) -> Key:
         """What tells the share from others in every chunk; a parameter comes first."""
         name = self.block.parameters[0]
         return (name,) if self.piece is None else (name, f"part {self.piece}")
+
+    @property
+    def place(self) -> tuple[str, int | None]:
+        """The first parameter and which part of it."""
+        return self.block.parameters[0], self.piece
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """All parameters whose contribution is in the factor."""
+        return self.block.parameters if self.bias is None else (*self.block.parameters, self.bias)
 
     def goes_with(self, other: Share) -> bool:
         """Whether the factors of another graph can be multiplied with mine."""
@@ -60,50 +91,36 @@ class Share:
             and (not mine.direct or layouts[0] == layouts[1])
         )
 
-    def formed(self, parameters: Mapping[str, Tensor]) -> list[tuple[Key, str, int]]:
+    def formed(self) -> list[tuple[Key, str, int]]:
         """Key, parameter and entries of all gradients that are formed."""
-        bias: list[tuple[Key, str, int]] = []
-        if self.bias is not None:
-            bias.append(((self.bias,), self.bias, parameters[self.bias].numel()))
+        parameters = self.counted.parameters
         if self.way in ("gram", "pairs"):
             return []
-        if self.late:
-            return bias
-        if not self.block.direct:
+        if not self.block.direct and not self.late:
             return [((name,), name, parameters[name].numel()) for name in self.block.parameters]
-        return [(self.key, self.block.parameters[0], prod(self.block.sources[0].shape)), *bias]
-
-    @property
-    def place(self) -> tuple[str, int | None]:
-        """The first parameter and which part of it."""
-        return self.block.parameters[0], self.piece
-
-    @property
-    def parameters(self) -> tuple[str, ...]:
-        """All parameters whose contribution is in the factor."""
-        return self.block.parameters if self.bias is None else (*self.block.parameters, self.bias)
+        found: list[tuple[Key, str, int]] = []
+        if not self.late:
+            found.append((self.key, self.block.parameters[0], prod(self.block.sources[0].shape)))
+        if self.bias is not None:
+            found.append(((self.bias,), self.bias, parameters[self.bias].numel()))
+        return found
 
 
 class BlockCapture:
     """All that a block needs of a chunk, and its factors once the backward passes are done."""
 
-    def __init__(
-        self, tape: Tape, share: Share, parameters: Mapping[str, Tensor], samples: int, outputs: int
-    ) -> None:
-        self.share = share
-        self._tape, self._parameters = tape, parameters
-        self._samples, self._outputs = samples, outputs
+    def __init__(self, tape: Tape, share: Share, samples: int, outputs: int) -> None:
+        self.share, self._tape = share, tape
+        self._size = size = Size(samples, outputs, share.counted.dtype)
         self._kept: Sensitivities | None = None
         self._formed: list[tuple[Source, GradientCollector]] = []
-        if share.way in ("gram", "pairs") or share.late:
-            self._kept = Sensitivities(tape, share.block.sources[0], samples, outputs, share.dtype)
+        if share.keeps_sensitivities:
+            self._kept = Sensitivities(tape, share.block.sources[0], size)
         else:
             self._formed = [
                 (source, collector)
                 for source in share.block.sources
-                for collector in gradient_collectors(
-                    tape, source, samples, outputs, share.dtype, with_bias=share.bias is not None
-                )
+                for collector in gradient_collectors(tape, source, size, share.bias is not None)
             ]
 
     @property
@@ -116,98 +133,90 @@ class BlockCapture:
 
         ``many``: the chunk meets so many samples that it pays to look for outputs that can be summed before.
         """
-        if self._kept is not None and self.share.late:
-            return self._late(self._kept, trace)
+        share = self.share
         if self._kept is not None:
-            kept = self._of_products(self._kept, trace, many)
-            return {} if kept is None else {self.share.key: kept}
-        if not self.share.block.direct:
+            if self._kept.values is None:
+                return {}
+            if share.late:
+                return self._late(self._kept.inputs, self._kept.values, trace)
+            return {share.key: self._of_products(self._kept.inputs, self._kept.values, trace, many)}
+        if not share.block.direct:
             return {(name,): self._rows(values, trace) for name, values in self._derived().items()}
-        found: dict[Key, Factor] = {self.share.key: self._rows(self._direct(), trace)}
-        if self.share.bias is not None:
-            found[self.share.bias,] = self._rows(self._bias(), trace)
+        found: dict[Key, Factor] = {share.key: self._rows(self._direct(), trace)}
+        if share.bias is not None:
+            ((_, collector),) = self._formed
+            assert isinstance(collector, FormedGradients)
+            values = self._zeros(share.bias) if collector.bias is None else collector.bias
+            found[share.bias,] = self._rows(values * self._root(share.bias), trace)
         return found
 
-    def _of_products(self, kept: Sensitivities, trace: bool, many: bool) -> Factor | None:
-        values = kept.values
-        if values is None:
-            return None
-        outputs = None
-        is_gram = self.share.way == "gram"
+    def _of_products(self, inputs: Tensor, values: Tensor, trace: bool, many: bool) -> Factor:
+        share, outputs = self.share, None
+        is_gram = share.way == "gram"
         if trace and many and is_gram and (apart := separated(values.squeeze(-1))) is not None:
             own, outputs = apart
             values = own[..., None]
         elif trace:  # outputs count as features
             groups, samples, count, q, positions = values.shape
             values = values.reshape(groups, samples, 1, count * q, positions)
-        if self.share.way == "pairs":
-            return Pairs(kept.inputs, values, self._rate(), self._scale())
-        bias_rate = 0.0 if self.share.bias is None else self.share.rates[self.share.bias]
-        inputs = kept.inputs.squeeze(-1)
-        return Grams(inputs, values.squeeze(-1), self._rate(), bias_rate, self._scale(), outputs)
+        rate = share.counted.rates[share.block.parameters[0]]
+        if not is_gram:
+            return Pairs(inputs, values, rate, self._scale())
+        bias_rate = 0.0 if share.bias is None else share.counted.rates[share.bias]
+        return Grams(inputs.squeeze(-1), values.squeeze(-1), rate, bias_rate, self._scale(), outputs)
 
-    def _late(self, kept: Sensitivities, trace: bool) -> dict[Key, Factor]:
-        values = kept.values
-        if values is None:
-            return {}
-        rows = 1 if trace else self._outputs
-        inputs = kept.inputs.transpose(2, 3).contiguous()
-        found: dict[Key, Factor] = {
-            self.share.key: LateGradients(inputs, values, rows, sqrt(self._rate()) * self._scale())
-        }
-        if self.share.bias is not None:
+    def _late(self, inputs: Tensor, values: Tensor, trace: bool) -> dict[Key, Factor]:
+        share, rows = self.share, 1 if trace else self._size.outputs
+        root = self._root(share.block.parameters[0]) * self._scale()
+        turned = inputs.transpose(2, 3).contiguous()
+        found: dict[Key, Factor] = {share.key: LateGradients(turned, values, rows, root)}
+        if share.bias is not None:
             groups, samples, outputs, q, _ = values.shape
             summed = values.sum(-1).permute(1, 2, 0, 3).reshape(samples, outputs, groups * q)
-            found[self.share.bias,] = self._rows(summed * sqrt(self.share.rates[self.share.bias]), trace)
+            found[share.bias,] = self._rows(summed * self._root(share.bias), trace)
         return found
 
-    def _rows(self, gradients: Tensor, trace: bool) -> Gradients:
-        rows = 1 if trace else self._outputs
-        return Gradients(gradients.reshape(self._samples * rows, -1), rows)
+    def _direct(self) -> Tensor:
+        """The gradients of the only source, from all its uses."""
+        found = [collector.gradient for _, collector in self._formed if collector.gradient is not None]
+        if not found:
+            return self._zeros(self.share.block.parameters[0], prod(self.share.block.sources[0].shape))
+        total = found[0] if len(found) == 1 else torch.stack(found).sum(0)
+        root = self._root(self.share.block.parameters[0]) * self._scale()
+        return total if root == 1 else total.mul_(root)
 
-    def _rate(self) -> float:
-        (name,) = self.share.block.parameters
-        return self.share.rates[name]
+    def _derived(self) -> dict[str, Tensor]:
+        """Gradients at the sources, carried down to the parameters they are made of."""
+        parameters = {name: self.share.counted.parameters[name] for name in self.share.block.parameters}
+        totals = {name: self._zeros(name) for name in parameters}
+        for source, collector in self._formed:
+            if collector.gradient is None:
+                continue
+            cotangents = collector.gradient.reshape(-1, *source.shape)
+            cotangents = cotangents.to(self._tape.dtype_at(source.edges[0]))
+            pulled = self._tape.pull_back(source.edges[0], list(parameters.values()), cotangents)
+            for name, part in zip(parameters, pulled):
+                if part is not None:
+                    totals[name] += part.reshape(totals[name].shape)
+        return {name: total * self._root(name) for name, total in totals.items()}
+
+    def _rows(self, gradients: Tensor, trace: bool) -> Gradients:
+        rows = 1 if trace else self._size.outputs
+        return Gradients(gradients.reshape(self._size.samples * rows, -1), rows)
+
+    def _root(self, name: str) -> float:
+        return sqrt(self.share.counted.rates[name])
 
     def _scale(self) -> float:
         (source,) = self.share.block.sources
         assert source.scale is not None
         return source.scale
 
-    def _direct(self) -> Tensor:
-        found = [values for _, c in self._formed if (values := c.gradient()) is not None]
-        if not found:
-            return self._zeros(prod(self.share.block.sources[0].shape))
-        total = found[0] if len(found) == 1 else torch.stack(found).sum(0)
-        root = sqrt(self._rate()) * self._scale()
-        return total if root == 1 else total.mul_(root)
-
-    def _bias(self) -> Tensor:
-        assert self.share.bias is not None
-        ((_, collector),) = self._formed
-        assert isinstance(collector, FormedGradients)
-        if collector.bias is None:
-            return self._zeros(self._parameters[self.share.bias].numel())
-        return collector.bias * sqrt(self.share.rates[self.share.bias])
-
-    def _derived(self) -> dict[str, Tensor]:
-        """Gradients at the sources, carried down to the parameters they are made of."""
-        names = self.share.block.parameters
-        totals = {name: self._zeros(self._parameters[name].numel()) for name in names}
-        for source, collector in self._formed:
-            gradient = collector.gradient()
-            if gradient is None:
-                continue
-            cotangents = gradient.reshape(-1, *source.shape).to(self._tape.dtype_at(source.edges[0]))
-            pulled = self._tape.pull_back(source.edges[0], [self._parameters[n] for n in names], cotangents)
-            for name, part in zip(names, pulled):
-                if part is not None:
-                    totals[name] += part.reshape(totals[name].shape)
-        return {name: totals[name] * sqrt(self.share.rates[name]) for name in names}
-
-    def _zeros(self, entries: int) -> Tensor:
-        shape = (self._samples, self._outputs, entries)
-        return self._tape.outputs.new_zeros(shape, dtype=self.share.dtype)
+    def _zeros(self, name: str, entries: int | None = None) -> Tensor:
+        """Gradients of a parameter, or of a part of it, where none arrive."""
+        count = self.share.counted.parameters[name].numel() if entries is None else entries
+        shape = (self._size.samples, self._size.outputs, count)
+        return self._tape.outputs.new_zeros(shape, dtype=self._size.dtype)
 
 
 def backward_passes(
@@ -221,7 +230,7 @@ def backward_passes(
     takers = [collector for capture in captures for collector in capture.collected]
     edges = list(dict.fromkeys([*(edge for taker in takers for edge in taker.edges), *silent]))
     place = {edge: i for i, edge in enumerate(edges)}
-    cotangents = (_unit(tape.outputs, output) for output in outputs)
+    cotangents = (unit_cotangent(tape.outputs, slice(None), output) for output in outputs)
     for number, gradients in enumerate(tape.gradients_of_many(edges, cotangents)):
         for taker in takers:
             taker.take(number, [gradients[place[edge]] for edge in taker.edges])
@@ -230,8 +239,8 @@ def backward_passes(
     return heard
 
 
-def _unit(outputs: Tensor, output: int) -> Tensor:
-    """The cotangent of one output of all samples."""
+def unit_cotangent(outputs: Tensor, samples: int | slice, output: int) -> Tensor:
+    """The cotangent (samples, outputs) of one output of some samples."""
     cotangent = torch.zeros_like(outputs)
-    cotangent[:, output] = 1
+    cotangent[samples, output] = 1
     return cotangent

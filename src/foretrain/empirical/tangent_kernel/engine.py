@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
 from math import sqrt
 from typing import TypeVar
 
@@ -14,8 +13,8 @@ from torch import Tensor
 from foretrain.empirical.autograd_graph.sites import UnreadableError
 from foretrain.empirical.autograd_graph.tape import Probe, Tape, fixed_normal, read
 from foretrain.empirical.models.batches import Batch
-from foretrain.empirical.models.model import Model
-from foretrain.empirical.models.refusals import (
+from foretrain.empirical.models.model import (
+    Model,
     close,
     refuse_checkpoints,
     refuse_coupling,
@@ -23,10 +22,15 @@ from foretrain.empirical.models.refusals import (
     refuse_not_finite,
     refuse_random,
 )
-from foretrain.empirical.tangent_kernel.capture import BlockCapture, Key, backward_passes
+from foretrain.empirical.tangent_kernel.capture import (
+    BlockCapture,
+    Counted,
+    Key,
+    backward_passes,
+    unit_cotangent,
+)
 from foretrain.empirical.tangent_kernel.factors import Factor, Gradients
-from foretrain.empirical.tangent_kernel.planning import GraphChangedError, Plan, Planner, routes
-from foretrain.empirical.tangent_kernel.routes import Job, Route
+from foretrain.empirical.tangent_kernel.planning import GraphChangedError, Job, Plan, Planner, Route, routes
 from foretrain.support.memory import without_collection
 from foretrain.support.progress import track
 
@@ -50,25 +54,15 @@ class Bytes:
 
 
 class Engine:
-    """Chunks of samples in, factors out. ``labels``: parameters with the same label share a kernel."""
+    """Chunks of samples in, factors out."""
 
-    def __init__(
-        self,
-        model: Model,
-        parameters: Mapping[str, Tensor],
-        rates: Mapping[str, float],
-        job: Job,
-        outputs: Sequence[int],
-        labels: Mapping[str, str],
-    ) -> None:
-        self.model, self.parameters, self.rates = model, parameters, rates
-        self.job, self.outputs, self.labels = job, outputs, labels
-        # The widest precision of the parameters, single at least: sums of many products need it.
-        dtypes = (value.dtype for value in parameters.values())
-        self.dtype = reduce(torch.promote_types, dtypes, torch.float32)
+    def __init__(self, model: Model, counted: Counted, job: Job, outputs: Sequence[int]) -> None:
+        self.model, self.job, self.outputs = model, job, outputs
+        self.parameters, self.rates, self.labels = counted.parameters, counted.rates, counted.labels
+        self.dtype = counted.dtype
         self.routes: dict[str, Route] = {}
         self.memory = Bytes(0, 0)
-        self._planner = Planner(parameters, rates, labels, job, self.dtype)
+        self._planner = Planner(counted, job)
         self._plans: dict[tuple[int, object], Plan] = {}
         self._few: Batch | None = None
         self._small: dict[str, dict[Key, int]] = {}
@@ -174,10 +168,7 @@ class Engine:
 
     def _captured(self, tape: Tape, plan: Plan, batch: Batch) -> list[BlockCapture]:
         """All backward passes of a chunk; where the plan could be wrong for these samples, it is checked first."""
-        found = [
-            BlockCapture(tape, share, self.parameters, batch.count, len(self.outputs))
-            for share in plan.shares
-        ]
+        found = [BlockCapture(tape, share, batch.count, len(self.outputs)) for share in plan.shares]
         sure = plan.trusted and plan.structure.certain and not plan.structure.depends_on_values
         if not sure or batch.count == PROBE_SAMPLES:
             _confirm(tape, found)
@@ -225,13 +216,12 @@ class Engine:
         entries = 0.0
         for share in plan.shares:
             site = plan.sites.get(share.place)
-            keeps = share.way in ("gram", "pairs") or share.late
             if site is not None:
                 width = 1 if site.is_table else site.p
-                held = outputs if keeps else 1  # outputs whose sensitivities are kept
+                held = outputs if share.keeps_sensitivities else 1  # outputs whose sensitivities are kept
                 entries += site.groups * site.positions * (width + held * site.q)
             copies = 1 if share.block.direct else _COPIES
-            entries += copies * outputs * sum(size for _, _, size in share.formed(self.parameters))
+            entries += copies * outputs * sum(size for _, _, size in share.formed())
         hidden = sum(self.parameters[name].numel() for name in plan.structure.unreadable)
         entries += 2 * outputs * hidden
         item = self.dtype.itemsize
@@ -296,8 +286,7 @@ def sample_gradients(
     for sample in track(range(batch.count), "gradients sample by sample"):
         given = model(batch.pick([sample, sample]))
         for number, output in enumerate(outputs):
-            cotangent = torch.zeros_like(given)
-            cotangent[0, output] = 1
+            cotangent = unit_cotangent(given, 0, output)
             gradients = torch.autograd.grad(
                 given, list(parameters.values()), cotangent, retain_graph=True, allow_unused=True
             )

@@ -1,4 +1,4 @@
-"""Contributions of parameters to a tile of the kernel: rows are (sample, output), columns likewise.
+"""Contributions of parameters to the kernel, and their products tile by tile: rows are (sample, output), as columns.
 
 ``Grams``      weights used at one position per sample: (Gram of inputs) x (Gram of sensitivities), entry by entry
 ``Gradients``  per-sample gradients, one matrix product
@@ -7,22 +7,29 @@
 ``Pairs``      weights used at several positions, without forming a gradient: sums over pairs of positions
 
 With the trace, outputs are summed before anything is multiplied: they count as features, not as rows.
+Only tiles above the diagonal are computed when both sides are the same samples.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 import torch
 from torch import Tensor
+
+Tile = tuple[slice, slice]
 
 _LATE_ENTRIES = 4096  # of a gradient that are formed at a time
 _LONGEST_SUM = 65_536  # products that are summed at a time: longer sums lose digits in single precision
 _GLANCE = 4  # samples that rule most layers out
 _ROUNDING = 16
 _PAIR_BYTES = 32_000_000  # largest intermediate array of a sum over pairs of positions
+_LEAF_ROWS = 160  # a diagonal tile this small is computed whole
+_PANEL_ROWS = 128
+_CACHED_ROWS = 768  # a tile of so many rows and columns stays in the cache while all layers add to it
 
 
 class Factor(ABC):
@@ -33,9 +40,9 @@ class Factor(ABC):
         """Add the products of my samples ``mine`` with the other chunk's ``theirs`` to a tile (rows, columns)."""
 
     @property
-    @abstractmethod
     def bytes(self) -> int:
         """Memory that the factor holds."""
+        return sum(value.nbytes for value in vars(self).values() if isinstance(value, Tensor))
 
 
 @dataclass
@@ -85,11 +92,6 @@ class Grams(Factor):
         values = self.sensitivities * self.outputs[:, None]
         return replace(self, sensitivities=values.flatten(2)[:, :, None], outputs=None)
 
-    @property
-    def bytes(self) -> int:
-        """Memory that the factor holds."""
-        return self.inputs.nbytes + self.sensitivities.nbytes
-
 
 def separated(values: Tensor) -> tuple[Tensor, Tensor] | None:
     """Sensitivities (groups, samples, outputs, q) as (groups, samples, 1, q) times (groups, outputs, q).
@@ -135,11 +137,6 @@ class Gradients(Factor):
             stop = start + _LONGEST_SUM
             tile.addmm_(left[:, start:stop], right[:, start:stop].t())
 
-    @property
-    def bytes(self) -> int:
-        """Memory that the factor holds."""
-        return self.gradients.nbytes
-
 
 @dataclass
 class LateGradients(Factor):
@@ -166,21 +163,17 @@ class LateGradients(Factor):
                 torch.bmm(left, self.inputs[group], out=formed)
                 yield Gradients(formed.view(samples * self.rows, -1), self.rows)
 
+    def blocks_with(self, other: LateGradients) -> Iterator[tuple[Gradients, Gradients]]:
+        """My blocks beside those of another chunk; with itself, each is formed once."""
+        if other is self:
+            return ((block, block) for block in self.blocks())
+        return zip(self.blocks(), other.blocks())
+
     def accumulate(self, tile: Tensor, mine: slice, other: Factor, theirs: slice) -> None:
         """Add my products with the other chunk to a tile."""
         assert isinstance(other, LateGradients)
-        pairs = (
-            ((block, block) for block in self.blocks())
-            if other is self
-            else zip(self.blocks(), other.blocks())
-        )
-        for left, right in pairs:
+        for left, right in self.blocks_with(other):
             left.accumulate(tile, mine, right, theirs)
-
-    @property
-    def bytes(self) -> int:
-        """Memory that the factor holds."""
-        return self.inputs.nbytes + self.sensitivities.nbytes
 
 
 @dataclass
@@ -227,11 +220,6 @@ class Pairs(Factor):
         product = left.reshape(-1, left.shape[2]) @ right.reshape(-1, right.shape[2]).t()
         return product.view(*left.shape[:2], *right.shape[:2])
 
-    @property
-    def bytes(self) -> int:
-        """Memory that the factor holds."""
-        return self.inputs.nbytes + self.sensitivities.nbytes
-
 
 def _in_parts(samples: slice, rows: int, bytes_per_sample: float) -> list[tuple[slice, slice]]:
     """Samples of the other chunk a few at a time, with their columns in the tile."""
@@ -243,3 +231,84 @@ def _in_parts(samples: slice, rows: int, bytes_per_sample: float) -> list[tuple[
         )
         for start in range(samples.start, samples.stop, step)
     ]
+
+
+def add_products(kernel: Tensor, mine: Sequence[Factor], theirs: Sequence[Factor], rows: int) -> None:
+    """Add all factors' products to a rectangle of the kernel (samples * rows, samples * rows)."""
+    whole = slice(0, len(kernel) // rows), slice(0, kernel.shape[1] // rows)
+    _add_large(kernel, mine, theirs, rows, [whole])
+    for _ in _finished(kernel, mine, theirs, rows, whole):
+        pass
+
+
+def add_symmetric_products(kernel: Tensor, factors: Sequence[Factor], rows: int) -> None:
+    """The same for one chunk with itself: tiles above the diagonal, and their mirror images."""
+    whole = min(max(len(kernel) // 8, _LEAF_ROWS), 2 * _LEAF_ROWS, _CACHED_ROWS)
+    tiles = _upper(0, len(kernel) // rows, max(1, whole // rows))
+    _add_large(kernel, factors, factors, rows, _panels(len(kernel) // rows, max(1, _PANEL_ROWS // rows)))
+    for tile in tiles:
+        for across, down in _finished(kernel, factors, factors, rows, tile):
+            block = kernel[across, down]
+            if across == down:
+                block.copy_(block.triu() + block.triu(1).t())
+            else:
+                kernel[down, across] = block.t()
+
+
+def _add_large(
+    kernel: Tensor, mine: Sequence[Factor], theirs: Sequence[Factor], rows: int, tiles: Sequence[Tile]
+) -> None:
+    """Products of gradients run on tiles as large as they come."""
+    for left, right in zip(mine, theirs):
+        pairs: Iterable[tuple[Factor, Factor]] = ()
+        if isinstance(left, Gradients):
+            pairs = [(left, right)]
+        elif isinstance(left, LateGradients) and isinstance(right, LateGradients):
+            pairs = left.blocks_with(right)
+        for block, other in pairs:
+            for across, down in tiles:
+                block.accumulate(kernel[rows_of(across, rows), rows_of(down, rows)], across, other, down)
+
+
+def _finished(
+    kernel: Tensor, mine: Sequence[Factor], theirs: Sequence[Factor], rows: int, tile: Tile
+) -> Iterator[Tile]:
+    """Fill a tile part by part with all that passes over it; gives every part while it is in the cache."""
+    pairs = [
+        (left, right) for left, right in zip(mine, theirs) if not isinstance(left, Gradients | LateGradients)
+    ]
+    for a in _cut(tile[0], rows):
+        for b in _cut(tile[1], rows):
+            part = rows_of(a, rows), rows_of(b, rows)
+            for left, right in pairs:
+                left.accumulate(kernel[part], a, right, b)
+            yield part
+
+
+def _panels(count: int, height: int) -> list[Tile]:
+    """Flat tiles that reach from the diagonal to the right: long products are fastest on these."""
+    return [(slice(i, min(i + height, count)), slice(i, count)) for i in range(0, count, height)]
+
+
+def _upper(start: int, stop: int, leaf: int) -> list[Tile]:
+    """Tiles that cover the upper triangle: halves recursively, so that most of it is in large rectangles."""
+    if stop - start <= leaf:
+        return [(slice(start, stop), slice(start, stop))]
+    middle = start + (stop - start + 1) // 2
+    return [
+        (slice(start, middle), slice(middle, stop)),
+        *_upper(start, middle, leaf),
+        *_upper(middle, stop, leaf),
+    ]
+
+
+def _cut(samples: slice, rows: int) -> list[slice]:
+    count = samples.stop - samples.start
+    parts = max(1, -(-count * rows // _CACHED_ROWS))
+    bounds = [samples.start + count * i // parts for i in range(parts + 1)]
+    return [slice(a, b) for a, b in pairwise(bounds) if b > a]
+
+
+def rows_of(samples: slice, rows: int) -> slice:
+    """The rows of the kernel that belong to some samples."""
+    return slice(samples.start * rows, samples.stop * rows)

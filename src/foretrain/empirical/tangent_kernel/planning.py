@@ -1,4 +1,7 @@
-"""Which parameters are read from a graph, by which way, and with which bias: the same for all chunks of samples."""
+"""Which parameters are read from a graph, by which way, and with which bias: the same for all chunks of samples.
+
+The way that costs least is taken: Grams, sums over pairs of positions, or per-sample gradients.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,12 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 import torch
-from torch import Tensor
 
 from foretrain.empirical.autograd_graph.sites import UnreadableError
 from foretrain.empirical.autograd_graph.structure import Block, Structure, analyse
 from foretrain.empirical.autograd_graph.tape import Probe
-from foretrain.empirical.tangent_kernel.capture import BlockCapture, Key, Share
-from foretrain.empirical.tangent_kernel.collectors import FormedGradients
-from foretrain.empirical.tangent_kernel.routes import Job, Route, Site, Way, cheapest
+from foretrain.empirical.tangent_kernel.capture import BlockCapture, Counted, Key, Share, Way
+from foretrain.empirical.tangent_kernel.collectors import FormedGradients, Site
 
 Place = tuple[str, int | None]  # a parameter, and which part of it
 
@@ -21,6 +22,72 @@ Place = tuple[str, int | None]  # a parameter, and which part of it
 _AGREES = {torch.float64: 1e-8, torch.float32: 2e-3}
 _LINEAR = (("AddmmBackward0", 2), ("MmBackward0", 1))
 _CHANGES = "the graph changes with the samples"
+# Flops of small or strided products take longer than those of one large matrix product.
+_FORMING = 1.5
+_PAIRING = 2.0
+_LARGE = 1024
+_FLOPS_PER_ENTRY = 60.0  # that a machine does while it moves one number to memory and back
+
+
+@dataclass(frozen=True)
+class Route:
+    """How the contribution of a parameter is found."""
+
+    way: Way
+    note: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.way}: {self.note}" if self.note else self.way
+
+
+@dataclass(frozen=True)
+class Job:
+    """How large the kernel is: samples, outputs, and whether outputs are summed."""
+
+    rows: int  # samples of x
+    columns: int  # samples of x2
+    outputs: int
+    trace: bool
+    symmetric: bool
+
+    @property
+    def pairs(self) -> float:
+        """Pairs of samples to be computed."""
+        return self.rows * (self.rows + 1) / 2 if self.symmetric else float(self.rows * self.columns)
+
+    @property
+    def is_large(self) -> bool:
+        """Whether a chunk meets so many samples that it pays to look at it more closely."""
+        return min(self.rows, self.columns) >= _LARGE
+
+    @property
+    def samples(self) -> int:
+        """Samples whose gradients are needed."""
+        return self.rows if self.symmetric else self.rows + self.columns
+
+
+def costs(job: Job, site: Site) -> dict[Way, float]:
+    """Multiplications and additions by each way, weighted by how fast they run, and the numbers it moves."""
+    g, p, q, t, c = site.groups, site.p, site.q, site.positions, job.outputs
+    across = c if job.trace else c * c  # products of two samples' gradients
+    gradient = _FORMING * job.samples * 2 * g * c * t * p * q + job.pairs * 2 * g * across * p * q
+    gradient += _FLOPS_PER_ENTRY * job.samples * g * c * p * q
+    activity = t * t * (1 if site.is_table else p)
+    if t == 1 and not site.is_table:
+        rows = 1 if job.trace else c * c
+        # Tiles stay in the cache.
+        gram = job.pairs * (2 * g * (p + across * q) + _FLOPS_PER_ENTRY / 10 * rows)
+        return {"gram": gram, "gradient": gradient}
+    second = t * c * q if job.trace else t * c * c * q
+    pairs = _PAIRING * job.pairs * 2 * g * (activity + t * t * c * q + second)
+    pairs += _FLOPS_PER_ENTRY * job.pairs * g * t * c * q
+    return {"pairs": pairs, "gradient": gradient}
+
+
+def cheapest(job: Job, site: Site) -> Way:
+    """The way that costs least."""
+    found = costs(job, site)
+    return min(found, key=found.__getitem__)
 
 
 class GraphChangedError(Exception):
@@ -52,11 +119,8 @@ class Plan:
 class Planner:
     """Makes plans that go together: a parameter takes the same way in all of them."""
 
-    parameters: Mapping[str, Tensor]
-    rates: Mapping[str, float]
-    labels: Mapping[str, str]
+    counted: Counted
     job: Job
-    dtype: torch.dtype
     distrusted: set[str] = field(default_factory=set)  # go sample by sample
     by_gradient: set[str] = field(default_factory=set)
     _settled: dict[Place, Share] = field(default_factory=dict)
@@ -64,7 +128,7 @@ class Planner:
 
     def plan(self, probe: Probe) -> Plan:
         """Sources, uses and ways of all parameters; those that cannot be read go sample by sample."""
-        trusted = {name: value for name, value in self.parameters.items() if name not in self.distrusted}
+        trusted = {n: value for n, value in self.counted.parameters.items() if n not in self.distrusted}
         structure = analyse(probe.tape, trusted, probe)
         structure.unreadable |= dict.fromkeys(self.distrusted & probe.tape.leaves.keys(), _CHANGES)
         sites: dict[Place, Site] = {}
@@ -77,13 +141,21 @@ class Planner:
                 candidates.append(self._shares(blocks, probe, sites))
             except UnreadableError as reason:
                 structure.unreadable |= dict.fromkeys(names, str(reason))
-        shares = self._checked(candidates, probe, structure)
-        return self._settle(Plan(structure, self._with_biases(shares, structure), sites))
+        # Those whose reading gives the right gradients; plain linear layers need no proof.
+        unsure = [shares for shares in candidates if not _is_linear_layer(shares, probe)]
+        names_unsure = [name for shares in unsure for name in shares[0].block.parameters]
+        lengths = probe.squared_lengths(names_unsure) if unsure else {}
+        wrong = [shares for shares in unsure if not self._agree(shares, probe, lengths)]
+        for shares in wrong:
+            reason_given = "reading it from the graph does not give its gradients"
+            structure.unreadable |= dict.fromkeys(shares[0].block.parameters, reason_given)
+        kept = [share for shares in candidates if shares not in wrong for share in shares]
+        return self._settle(Plan(structure, self._with_biases(kept, structure), sites))
 
     def react(self, change: GraphChangedError) -> None:
         """Remember what cannot be treated as it was, and start afresh."""
         new = (change.unreadable - self.distrusted) | (change.by_gradient - self.by_gradient)
-        self.distrusted |= change.unreadable if new else set(self.parameters)
+        self.distrusted |= change.unreadable if new else set(self.counted.parameters)
         self.by_gradient |= change.by_gradient
         self._settled.clear()
         self._read.clear()
@@ -94,25 +166,13 @@ class Planner:
             way, site = self._way(block, probe)
             piece = number if len(blocks) > 1 else None
             late = way == "gradient" and site is not None and site.forms_late
-            found.append(Share(block, way, self.rates, self.dtype, piece=piece, late=late))
+            found.append(Share(block, way, self.counted, piece=piece, late=late))
             if site is not None:
                 sites[found[-1].place] = site
         return found
 
-    def _checked(self, candidates: Sequence[list[Share]], probe: Probe, structure: Structure) -> list[Share]:
-        """Those whose reading gives the right gradients; plain linear layers need no proof."""
-        unsure = [shares for shares in candidates if not _is_linear_layer(shares, probe)]
-        names = [name for shares in unsure for name in shares[0].block.parameters]
-        lengths = probe.squared_lengths(names) if names else {}
-        wrong = [shares for shares in unsure if not self._agree(shares, probe, lengths)]
-        for shares in wrong:
-            reason = "reading it from the graph does not give its gradients"
-            structure.unreadable |= dict.fromkeys(shares[0].block.parameters, reason)
-        return [share for shares in candidates if shares not in wrong for share in shares]
-
     def _way(self, block: Block, probe: Probe) -> tuple[Way, Site | None]:
-        trial = Share(block, "gradient", self.rates, self.dtype)
-        capture = BlockCapture(probe.tape, trial, self.parameters, probe.samples, 1)
+        capture = BlockCapture(probe.tape, Share(block, "gradient", self.counted), probe.samples, 1)
         if not block.direct:
             return "derived", None
         if len(capture.collected) > 1:
@@ -129,9 +189,9 @@ class Planner:
 
         With sample n weighted by w_n, the squared length of the gradient is the sum of w_n w_m K_nm.
         """
-        found = probe.tape.outputs.new_zeros(probe.samples, probe.samples, dtype=self.dtype)
+        found = probe.tape.outputs.new_zeros(probe.samples, probe.samples, dtype=self.counted.dtype)
         for share in shares:
-            capture = BlockCapture(probe.tape, share, self.parameters, probe.samples, 1)
+            capture = BlockCapture(probe.tape, share, probe.samples, 1)
             for collector in capture.collected:
                 collector.take(0, [probe.plain[edge] for edge in collector.edges])
             for factor in capture.factors(trace=False).values():
@@ -139,8 +199,8 @@ class Planner:
         expected = 0.0
         precision = _AGREES.get(found.dtype, 0.1)
         for name in shares[0].block.parameters:
-            precision = max(precision, _AGREES.get(self.parameters[name].dtype, 0.1))
-            expected += lengths[name] * self.rates[name]
+            precision = max(precision, _AGREES.get(self.counted.parameters[name].dtype, 0.1))
+            expected += lengths[name] * self.counted.rates[name]
         for share in shares:
             for source in share.block.sources:
                 for use in source.uses:
@@ -160,7 +220,7 @@ class Planner:
             for weight, bias in structure.bias_of.items()
             if way.get(weight) in ("gram", "gradient")
             and bias in way
-            and self.labels[weight] == self.labels[bias]
+            and self.counted.labels[weight] == self.counted.labels[bias]
         }
         return [
             replace(share, bias=joined.get(share.block.parameters[0]))
@@ -190,9 +250,9 @@ class Planner:
         """By label: which formed gradients are small, and their entries."""
         found: dict[str, dict[Key, int]] = {}
         for share in plan.shares:
-            for key, name, entries in share.formed(self.parameters):
+            for key, name, entries in share.formed():
                 if entries <= largest:
-                    found.setdefault(self.labels[name], {})[key] = entries
+                    found.setdefault(self.counted.labels[name], {})[key] = entries
         return found
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from foretrain.empirical.any_kernel import AnyKernel, kernel_parts, routes_taken
-from foretrain.empirical.tangent_kernel.routes import Route
+from foretrain.empirical.tangent_kernel.planning import Route
 from foretrain.support.answers import Answer
 from foretrain.support.memory import human_bytes
 

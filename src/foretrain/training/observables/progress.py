@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from foretrain.empirical.fields.spectra import weight_eigenvalues
-from foretrain.empirical.models.calls import call_with
+from foretrain.empirical.models.model import call_with
 from foretrain.support.arguments import whole_number
 from foretrain.support.errors import InputError
 from foretrain.training.observables.registry import Observable, add, both

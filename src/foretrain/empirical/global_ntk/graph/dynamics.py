@@ -27,15 +27,15 @@ from foretrain.empirical.global_ntk.graph.states import (
     named_states,
 )
 from foretrain.empirical.models.batches import Batch, as_batch
-from foretrain.empirical.models.calls import explained
-from foretrain.empirical.models.parameters import chosen, trainable
-from foretrain.empirical.models.refusals import (
+from foretrain.empirical.models.model import (
+    explained,
     refuse_checkpoints,
     refuse_false_gradients,
     refuse_ill_defined,
     refuse_not_finite,
     refuse_random,
 )
+from foretrain.empirical.models.parameters import chosen, trainable
 from foretrain.operators import SumSpace
 from foretrain.operators.spaces import VectorSpace
 from foretrain.support.errors import InputError

@@ -18,7 +18,7 @@ from foretrain.empirical.global_ntk.graph.sites import find_sites
 from foretrain.empirical.global_ntk.graph.states import axes_of_sample
 from foretrain.empirical.global_ntk.implicit.constraint import Constraint, LinearisedConstraint, as_state
 from foretrain.empirical.global_ntk.implicit.linear import Solver, inverse
-from foretrain.empirical.models.refusals import refuse_random
+from foretrain.empirical.models.model import refuse_random
 from foretrain.operators import Space
 from foretrain.support.errors import InputError
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from foretrain.empirical.global_ntk.dynamics import Dynamics, Site, Values
 from foretrain.empirical.global_ntk.recurrent.layers import WEIGHTS, Layer, add_gradient, layers_of
 from foretrain.empirical.global_ntk.recurrent.traces import parameter_traces
-from foretrain.empirical.models.refusals import close
+from foretrain.empirical.models.model import close
 from foretrain.operators import Space, SumSpace
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.memory import available_bytes, require_memory

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from operator import index
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
@@ -10,8 +11,14 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from torch import Tensor, nn
 
 from foretrain.empirical.models.batches import Batch, as_batch
-from foretrain.empirical.models.calls import explained
-from foretrain.empirical.models.model import Model, Output, unchanged
+from foretrain.empirical.models.model import (
+    Model,
+    Output,
+    explained,
+    refuse_ill_defined,
+    refused_checkpoints,
+    unchanged,
+)
 from foretrain.empirical.models.parameters import (
     Chosen,
     Rates,
@@ -20,11 +27,11 @@ from foretrain.empirical.models.parameters import (
     rate_of_each,
     trainable,
 )
-from foretrain.empirical.models.refusals import refuse_ill_defined, refused_checkpoints
-from foretrain.empirical.tangent_kernel.assembly import Samples, assemble
+from foretrain.empirical.tangent_kernel.assembly import assemble
+from foretrain.empirical.tangent_kernel.capture import Counted
 from foretrain.empirical.tangent_kernel.engine import Engine, probe
+from foretrain.empirical.tangent_kernel.planning import Job
 from foretrain.empirical.tangent_kernel.result import TangentKernel
-from foretrain.empirical.tangent_kernel.routes import Job
 from foretrain.support.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
@@ -109,23 +116,13 @@ def ntk(  # type: ignore[misc]  # the overloads leave the other options to this 
     (5, 5, 2, 2)
     """
     size = chunk_size(batch_size)
+    options = KernelOptions(outputs, output, parameters, rates, by, batch_axis, shared)
     if store is None and (engine is not None or workers is not None or memory is not None or overwrite):
         raise InputError(
             "`engine=`, `workers=`, `memory=` and `overwrite=` are for stored kernels: name a folder with `store=`."
         )
     with unchanged(model):
-        tangents, first, second = prepare(
-            model,
-            x,
-            x2,
-            outputs,
-            output=output,
-            parameters=parameters,
-            rates=rates,
-            by=by,
-            batch_axis=batch_axis,
-            shared=shared,
-        )
+        tangents, first, second = prepare(model, x, x2, options)
         if store is not None:
             from foretrain.empirical.stored_kernel import run
 
@@ -139,7 +136,7 @@ def ntk(  # type: ignore[misc]  # the overloads leave the other options to this 
                 memory=memory,
                 overwrite=overwrite,
             )
-        values, working = tangents.until_settled(lambda: assemble(tangents, Samples(first, second, size)))
+        values, working = tangents.until_settled(lambda: assemble(tangents, first, second, size))
     labels = tuple(dict.fromkeys(tangents.labels.values())) if by is not None else None
     return TangentKernel(
         values=values if by is not None else values[0],
@@ -153,38 +150,47 @@ def ntk(  # type: ignore[misc]  # the overloads leave the other options to this 
     )
 
 
+@dataclass(frozen=True)
+class KernelOptions:
+    """What a kernel is asked for besides its model and samples; meanings are those of ``ntk``."""
+
+    outputs: Outputs = "full"
+    output: Output = None
+    parameters: Any = None
+    rates: Rates = None
+    by: By = None
+    batch_axis: int = 0
+    shared: Collection[str | int] = ()
+
+
 def prepare(
-    model: Any,
-    x: Any,
-    x2: Any = None,
-    outputs: Outputs = "full",
-    *,
-    output: Output = None,
-    parameters: Any = None,
-    rates: Rates = None,
-    by: By = None,
-    batch_axis: int = 0,
-    shared: Collection[str | int] = (),
+    model: Any, x: Any, x2: Any = None, options: KernelOptions | None = None
 ) -> tuple[Engine, Batch, Batch | None]:
     """Check everything that was given, and look at the model with a few samples."""
+    asked = KernelOptions() if options is None else options
     # What torch.compile was given: the compiled graph hides parameters.
     model = getattr(model, "_orig_mod", model)
-    first = as_batch(x, batch_axis, shared)
-    second = None if x2 is None else as_batch(x2, batch_axis, shared)
+    first = as_batch(x, asked.batch_axis, asked.shared)
+    second = None if x2 is None else as_batch(x2, asked.batch_axis, asked.shared)
     refuse_ill_defined(model)
-    everything, choice, given = _parameters(model, parameters)
-    counted = chosen(everything, choice)
-    wrapped = Model(model, everything, output, given)
+    everything, choice, given = _parameters(model, asked.parameters)
+    own = chosen(everything, choice)
+    wrapped = Model(model, everything, asked.output, given)
     few = probe(first)
     with refused_checkpoints(), explained(first.arguments, everything.values()):
         shown = wrapped(few)
     if second is not None:
         with explained(second.arguments, everything.values(), "x2"):
             wrapped(probe(second), differentiable=False)
-    wanted, trace = _wanted(outputs, shown.shape[1])
-    if by not in (None, "layer", "parameter"):
-        raise unknown_name("grouping", str(by), ["layer", "parameter"], "by=")
-    labels = {name: "" if by is None else layer_of(name) if by == "layer" else name for name in counted}
+    wanted, trace = _wanted(asked.outputs, shown.shape[1])
+    if asked.by not in (None, "layer", "parameter"):
+        raise unknown_name("grouping", str(asked.by), ["layer", "parameter"], "by=")
+    label: dict[str | None, Callable[[str], str]] = {
+        None: lambda name: "",
+        "layer": layer_of,
+        "parameter": str,
+    }
+    labels = {name: label[asked.by](name) for name in own}
     job = Job(
         rows=first.count,
         columns=first.count if second is None else second.count,
@@ -192,7 +198,7 @@ def prepare(
         trace=trace,
         symmetric=second is None,
     )
-    engine = Engine(wrapped, counted, rate_of_each(counted, rates), job, wanted, labels)
+    engine = Engine(wrapped, Counted(own, rate_of_each(own, asked.rates), labels), job, wanted)
     engine.look(few, shown)
     return engine, first, second
 
