@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from foretrain.compare.entry import compare as _compare
     from foretrain.compare.plateau import plateau
     from foretrain.doctor import DoctorRoom as _DoctorRoom
-    from foretrain.doctor.entry import doctor as _doctor
+    from foretrain.doctor.examine import doctor as _doctor
     from foretrain.empirical.differentials import ddntk, dntk
     from foretrain.empirical.fields import fields
     from foretrain.empirical.global_ntk import global_ntk

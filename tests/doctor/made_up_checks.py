@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import nn
 
-from foretrain.doctor import diagnosis, entry, treatment
+from foretrain.doctor import diagnosis, examine, treatment
 from foretrain.doctor.checks import Check, Stage
-from foretrain.doctor.entry import diagnose, make_setup
+from foretrain.doctor.examine import Training, diagnose, make_setup
 from foretrain.doctor.finding import Examination, Finding, Severity, Treatment
 from foretrain.doctor.setup import Case, Setup
 
@@ -35,7 +35,7 @@ def setup(rate: float = 0.1, weight: float = 0.0) -> Setup:
     model = nn.Linear(4, 1, bias=False)
     with torch.no_grad():
         model.weight.fill_(weight)
-    return make_setup(model, X, Y, optimizer=rate)
+    return make_setup(model, X, Y, Training(optimizer=rate))
 
 
 def small_weights(below: float, severity: Severity = Severity.CRITICAL) -> Callable[[Case], Examination]:
@@ -66,10 +66,10 @@ def small_weights(below: float, severity: Severity = Severity.CRITICAL) -> Calla
 
 def register(monkeypatch: pytest.MonkeyPatch, checks: Sequence[MadeUp]) -> None:
     """Put made-up checks in the place of the real ones."""
-    for module in (diagnosis, entry, treatment):
+    for module in (diagnosis, examine, treatment):
         monkeypatch.setattr(module, "CHECKS", tuple(checks))
     monkeypatch.setattr(
-        entry, "proved", lambda case, found: found
+        examine, "proved", lambda case, found: found
     )  # what is made up would not stand a training
 
 

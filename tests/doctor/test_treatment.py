@@ -9,7 +9,7 @@ import torch
 from made_up_checks import CAUSE, CONSEQUENCE, FINE, GOOD, STUBBORN, MadeUp, diagnosed, setup, small_weights
 
 from foretrain.doctor.checks import Stage
-from foretrain.doctor.entry import make_setup
+from foretrain.doctor.examine import make_setup
 from foretrain.doctor.finding import Examination, Severity
 from foretrain.doctor.setup import Case
 

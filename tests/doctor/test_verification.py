@@ -11,10 +11,9 @@ import torch
 from made_up_checks import CAUSE, FINE, X, Y, diagnosed, setup
 from torch import Tensor, nn
 
-from foretrain.doctor.entry import make_setup
+from foretrain.doctor.examine import Training, make_setup
 from foretrain.doctor.finding import Finding, Severity, Treatment
-from foretrain.doctor.setup import Setup
-from foretrain.doctor.setup.recipe import descent
+from foretrain.doctor.setup import Setup, descent
 from foretrain.doctor.treatment import Plan, Step
 from foretrain.doctor.verification import Curve, Units, Verification, units_between, verify
 from foretrain.support.errors import InputError, NotSupportedError
@@ -47,7 +46,7 @@ def test_the_curve_is_that_of_descent() -> None:
 def test_batches_and_dropout_are_the_same_in_both() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Dropout(0.5), nn.Linear(16, 1))
-    given = make_setup(model, X, Y, optimizer=0.1, batch_size=10)
+    given = make_setup(model, X, Y, Training(optimizer=0.1, batch_size=10))
     twins = verify(plan_to(given, given.with_weights(lambda model: None)), 30)
     assert np.array_equal(twins.given.losses, twins.treated.losses)
     assert twins.improvement == 1.0
@@ -61,7 +60,7 @@ def test_batches_and_dropout_are_the_same_in_both() -> None:
 
 
 def test_the_loss_is_told_in_the_units_of_the_given_targets() -> None:
-    far = make_setup(nn.Linear(4, 1), X, 50 * Y + 300, optimizer=0.05)
+    far = make_setup(nn.Linear(4, 1), X, 50 * Y + 300, Training(optimizer=0.05))
     near = far.with_targets((far.task.y - 300) / 50)
     found = verify(plan_to(far, near), 40)
     expected = 2500 * float(near.task.value(near.model))
@@ -75,7 +74,7 @@ def test_the_loss_is_told_in_the_units_of_the_given_targets() -> None:
 
 
 def test_scaled_inputs_are_those_of_the_treated_network() -> None:
-    wide = make_setup(nn.Linear(4, 1), X * torch.tensor([100.0, 1, 1, 1]), Y, optimizer=1e-5)
+    wide = make_setup(nn.Linear(4, 1), X * torch.tensor([100.0, 1, 1, 1]), Y, Training(optimizer=1e-5))
     scaled = wide.with_inputs(wide.task.x / wide.task.x.std(0)).with_recipe(descent(wide.model, 0.1))
     found = verify(plan_to(wide, scaled), 100)
     assert found.treated.losses[0] == pytest.approx(scaled.task.value(scaled.model), rel=1e-5)
@@ -129,7 +128,7 @@ def test_spikes_at_the_end_do_not_decide() -> None:
 def test_batch_normalisation_keeps_its_statistics_while_judged() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 1))
-    given = make_setup(model, X, Y, optimizer=0.05)
+    given = make_setup(model, X, Y, Training(optimizer=0.05))
     found = verify(Plan(given, (), given), 30)
     expected = nn.functional.mse_loss(model.train()(X), Y).item()  # by the statistics of the samples
     assert found.given.losses[0] == pytest.approx(expected, rel=1e-5)
@@ -138,7 +137,7 @@ def test_batch_normalisation_keeps_its_statistics_while_judged() -> None:
 
 def test_optimizers_that_ask_for_the_loss_themselves_are_trained_too() -> None:
     model = nn.Linear(4, 1)
-    given = make_setup(model, X, Y, optimizer=torch.optim.LBFGS(model.parameters(), lr=0.5))
+    given = make_setup(model, X, Y, Training(optimizer=torch.optim.LBFGS(model.parameters(), lr=0.5)))
     assert verify(Plan(given, (), given), 10).given.final < 1e-3
 
 
@@ -148,9 +147,9 @@ def test_losses_of_ones_own_and_labels_are_trained() -> None:
     def own(outputs: Tensor, targets: Tensor) -> Tensor:
         return (outputs - targets).abs().mean()
 
-    given = make_setup(nn.Linear(4, 1), X, Y, loss=own, optimizer=0.05)
+    given = make_setup(nn.Linear(4, 1), X, Y, Training(loss=own, optimizer=0.05))
     assert verify(Plan(given, (), given), 50).loss_name == "own"
-    labels = make_setup(nn.Linear(4, 3), X, torch.arange(64) % 3, optimizer=0.05)
+    labels = make_setup(nn.Linear(4, 3), X, torch.arange(64) % 3, Training(optimizer=0.05))
     assert verify(plan_to(labels, labels), 5).loss_name == "cross-entropy"
 
 

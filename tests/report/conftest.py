@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from foretrain.doctor.diagnosis import Diagnosis
-from foretrain.doctor.entry import doctor
+from foretrain.doctor.examine import doctor
 from foretrain.doctor.finding import Examination, Finding, Severity
-from foretrain.doctor.kernels.learning_curve import learning_curve
+from foretrain.doctor.learning_curve import learning_curve
 from foretrain.doctor.setup import Case
 from foretrain.report.page import Patient, write_page
 from foretrain.training.tasks.memory_pro import MemoryPro

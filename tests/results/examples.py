@@ -20,7 +20,7 @@ from foretrain.compare.comparison import Comparisons
 from foretrain.compare.effective_kernel import compare_effective_kernels
 from foretrain.compare.trained.ensemble import draw_ensemble
 from foretrain.compare.trained.training import Training
-from foretrain.doctor.kernels.learning_curve import learning_curve
+from foretrain.doctor.learning_curve import learning_curve
 from foretrain.doctor.setup import Case
 from foretrain.empirical import NetworkFeatures, predict_modes, tune_block
 from foretrain.empirical.differentials import (

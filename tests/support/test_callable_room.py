@@ -17,7 +17,7 @@ from foretrain.compare.entry import compare
 from foretrain.compare.initial.entry import compare_initial
 from foretrain.compare.trained.comparison import compare_trained
 from foretrain.compare.trained.finite.entry import compare_trained_finite
-from foretrain.doctor.entry import doctor
+from foretrain.doctor.examine import doctor
 
 # What lies outside is of no concern here, and reading it would take minutes.
 SETTINGS = """

@@ -50,7 +50,7 @@ def examined(
 ) -> Diagnosis:
     """The diagnosis of a model's file on a data file; what cannot be used is refused before the work."""
     from foretrain.compare.task import named_loss
-    from foretrain.doctor.entry import chosen_checks, doctor
+    from foretrain.doctor.examine import chosen_checks, doctor
     from foretrain.support.loading import load_checkpoint, load_data
 
     chosen_checks(checks)

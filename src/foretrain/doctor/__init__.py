@@ -1,17 +1,19 @@
 """What holds a network back: measurements, findings with evidence, and advice that can be carried out.
 
 ``foretrain.doctor(model, x, y)`` examines, because this package can be called like the function
-:func:`foretrain.doctor.entry.doctor`. Its rooms are
+:func:`foretrain.doctor.examine.doctor`. Its rooms are
 
 ``checks``        one question each: inputs, initialisation, gains, dead units, plateau, ...
+``intake``        what the user brings, checked
 ``setup``         what is trained and how; the copy that is measured, and what a pass of it costs
 ``finding``       severity, evidence, source, advice, code and treatment
 ``treatment``     carrying out the advice in its order
 ``verification``  training with and without the advice
 ``trials``        short trainings by which checks decide, and by which every cure is proved
+``stability``     the largest stable learning rate, and trainings at the rate that suits
 
 What the checks measure with: ``data`` (inputs and targets), ``mlp`` (layers and their critical initialisation),
-``blocks`` (of any model), ``kernels`` (the linearised network), ``recurrence`` (states over time).
+``blocks`` and ``units`` (of any model), ``output_kernel`` (the linearised network), ``memory`` (states over time).
 
 Importing this package does not import torch.
 """
@@ -26,7 +28,7 @@ from foretrain.support.callable_room import CallableRoom, Function
 
 if TYPE_CHECKING:
     from foretrain.doctor.diagnosis import Diagnosis
-    from foretrain.doctor.entry import doctor
+    from foretrain.doctor.examine import doctor
     from foretrain.doctor.finding import Examination, Finding, Severity
 
 _SOURCES = {
@@ -34,14 +36,14 @@ _SOURCES = {
     "Examination": "finding",
     "Finding": "finding",
     "Severity": "finding",
-    "doctor": "entry",
+    "doctor": "examine",
 }
 
 __all__ = ["Diagnosis", "Examination", "Finding", "Severity", "doctor"]
 
 
 class DoctorRoom(CallableRoom[Function]):
-    """This package: called, it is :func:`foretrain.doctor.entry.doctor`."""
+    """This package: called, it is :func:`foretrain.doctor.examine.doctor`."""
 
     if TYPE_CHECKING:
         from foretrain.doctor.diagnosis import Diagnosis

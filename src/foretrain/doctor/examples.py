@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from foretrain.doctor.entry import make_setup
+from foretrain.doctor.examine import Training, make_setup
 from foretrain.doctor.setup import Setup
 from foretrain.support.loading.data import handwritten_digits
 from foretrain.support.seeds import Seed, integer, spawn
@@ -18,7 +18,7 @@ _PERIODS = MemoryPro(stimulus=8, memory=8, response=8)
 
 
 def examples(seed: Seed = 0) -> list[tuple[str, Setup]]:
-    """Names and setups, for ``foretrain.doctor.entry.diagnose``."""
+    """Names and setups, for ``foretrain.doctor.examine.diagnose``."""
     first, second = spawn(seed, 2)
     return [
         (f"MLP with {_HIDDEN_LAYERS} hidden layers on handwritten digits", digits_network(first)),
@@ -38,7 +38,7 @@ def digits_network(seed: Seed = 0) -> Setup:
         network = nn.Sequential(*layers, nn.Linear(_WIDTH, 10))
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
     y = torch.as_tensor(found.labels)
-    return make_setup(network, x, y, optimizer=optimizer, batch_size=128, seed=seed)
+    return make_setup(network, x, y, Training(optimizer=optimizer, batch_size=128, seed=seed))
 
 
 def memory_network(seed: Seed = 0) -> Setup:
@@ -47,4 +47,4 @@ def memory_network(seed: Seed = 0) -> Setup:
     network = Recurrent(3, _UNITS, 3, "gru", seed=seed)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
     x, y = _PERIODS.inputs(angles), _PERIODS.targets(angles)
-    return make_setup(network, x, y, loss="mse", optimizer=optimizer, seed=seed)
+    return make_setup(network, x, y, Training(loss="mse", optimizer=optimizer, seed=seed))

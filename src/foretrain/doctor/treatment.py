@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from foretrain.doctor.checks import CHECKS, Stage
 from foretrain.doctor.finding import Examination, Finding, Severity, Treatment
 from foretrain.doctor.setup import Case, Setup
-from foretrain.doctor.trials.stability import with_chosen_rate
+from foretrain.doctor.stability import with_chosen_rate
 from foretrain.support.answers import Answer, Code, Part, Result, labelled
 from foretrain.support.progress import track
 
@@ -54,7 +54,7 @@ class Plan(Result):
         return any(finding.severity <= Severity.WARNING for finding in self._after(check).findings)
 
     def _after(self, name: str) -> Examination:
-        from foretrain.doctor.entry import examined
+        from foretrain.doctor.examine import examined
 
         case, found = self._looked
         if name not in found:
@@ -98,7 +98,7 @@ class Plan(Result):
 
 def make_plan(diagnosis: Diagnosis) -> Plan:
     """From the data over the weights to the optimizer. A check looks again once something before it was treated."""
-    from foretrain.doctor.entry import examined
+    from foretrain.doctor.examine import examined
 
     setup, steps = diagnosis.setup, list[Step]()
     case, seen = Case(setup), dict(diagnosis.examinations)

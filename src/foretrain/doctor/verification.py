@@ -17,11 +17,10 @@ from torch import Tensor, nn
 
 from foretrain.compare.task import Task
 from foretrain.doctor.finding import finite
-from foretrain.doctor.setup import Case, Setup
-from foretrain.doctor.setup.work import STEP_PASSES, affordable_samples, suited_threads
+from foretrain.doctor.setup import STEP_PASSES, Case, Setup, affordable_samples, suited_threads
+from foretrain.doctor.stability import divided
 from foretrain.doctor.treatment import Plan
-from foretrain.doctor.trials.held_out import divided
-from foretrain.doctor.trials.trial import descend
+from foretrain.doctor.trials import descend
 from foretrain.empirical.models.model import unchanged
 from foretrain.support.answers import GREEN, ORANGE, Answer, Axis, Figure, Result, scale_for
 from foretrain.support.arguments import whole_number

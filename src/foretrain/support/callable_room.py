@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -12,7 +11,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class CallableRoom(ModuleType, Generic[Function]):
-    """A package that is also the function of its name in its module ``entry``, which is imported when it is needed.
+    """A package that is also the function of its name, which the package imports when it is asked for.
 
     A package becomes one by ``sys.modules[__name__].__class__ = ...``; type checkers are told by an instance made
     from the function, so that the function is the only place where its signature stands.
@@ -25,8 +24,7 @@ class CallableRoom(ModuleType, Generic[Function]):
     @property
     def __call__(self) -> Function:
         """The function."""
-        entry = import_module(f"{self.__name__}.entry")
-        function: Function = getattr(entry, self.__name__.rpartition(".")[2])
+        function: Function = getattr(self, self.__name__.rpartition(".")[2])
         return function
 
     @property

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from foretrain.doctor.entry import make_setup
+from foretrain.doctor.examine import Training, make_setup
 from foretrain.doctor.finding import Examination, Finding
 from foretrain.doctor.setup import Case, Setup
-from foretrain.doctor.trials.stability import with_chosen_rate
+from foretrain.doctor.stability import with_chosen_rate
 
 
 class Sine(nn.Module):
@@ -62,7 +62,7 @@ def task(labels: bool = False, samples: int = 192, features: int = 10) -> tuple[
 
 
 def setup_of(model: nn.Module, x: Tensor, y: Tensor, rate: float | None = 0.1) -> Setup:
-    return make_setup(model, x, y, loss=None, optimizer=rate, batch_size=None, seed=0)
+    return make_setup(model, x, y, Training(loss=None, optimizer=rate, batch_size=None, seed=0))
 
 
 def only(found: Examination) -> Finding:

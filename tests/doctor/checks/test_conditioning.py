@@ -7,13 +7,13 @@ from torch import nn
 
 import foretrain as ft
 from foretrain.doctor.checks.conditioning import check
-from foretrain.doctor.entry import make_setup
+from foretrain.doctor.examine import Training, make_setup
 from foretrain.doctor.finding import Severity
 from foretrain.doctor.setup import Case
 
 
 def case_of(model, x, y, optimizer=0.05, loss=None):
-    return Case(make_setup(model, x, y, loss=loss, optimizer=optimizer, batch_size=None, seed=0))
+    return Case(make_setup(model, x, y, Training(loss=loss, optimizer=optimizer, batch_size=None, seed=0)))
 
 
 def inputs(samples=40):
@@ -49,8 +49,8 @@ def test_half_of_the_error_is_gone_when_it_says():
     y = x @ torch.tensor([[1.0], [2.0], [-1.0], [2.0]]).double()
     case = case_of(model, x, y, 0.05)
     (finding,) = check(case).findings
-    from foretrain.doctor.trials.stability import edge
-    from foretrain.doctor.trials.trial import trial
+    from foretrain.doctor.stability import edge
+    from foretrain.doctor.trials import trial
 
     losses = trial(case.setup.with_recipe(case.recipe.scaled(edge(case).recommended / 0.05)), 200).losses
     ninety = int(np.argmax(losses < 0.1 * losses[0]))

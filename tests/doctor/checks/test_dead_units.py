@@ -10,10 +10,10 @@ from mlp_networks import network, only, run_code, same_weights, setup_of, task, 
 from torch import Tensor, nn
 from torch.nn import functional
 
-from foretrain.doctor.blocks.unit_responses import responses
 from foretrain.doctor.checks.dead_units import check
 from foretrain.doctor.finding import Severity
 from foretrain.doctor.setup import Case
+from foretrain.doctor.units import responses
 from foretrain.support.errors import NotSupportedError
 
 X, Y = task()

@@ -8,8 +8,7 @@ import torch
 from mlp_networks import network, only, run_code, same_weights, setup_of, task, with_and_without
 from torch import Tensor, nn
 
-from foretrain.doctor.blocks.branches import branches_of, shrinking_factors
-from foretrain.doctor.blocks.passage import passage
+from foretrain.doctor.blocks import branches_of, passage, shrinking_factors
 from foretrain.doctor.checks.gains import check
 from foretrain.doctor.finding import Severity
 from foretrain.doctor.setup import Case

@@ -8,19 +8,19 @@ from torch import nn
 
 import foretrain as ft
 from foretrain.doctor.checks.inputs import check
-from foretrain.doctor.data.features import (
+from foretrain.doctor.data import (
     feature_axis,
     linear_steps,
     measure,
+    output_bias,
     standardised,
     standardising_code,
 )
-from foretrain.doctor.data.targets import output_bias
-from foretrain.doctor.entry import make_setup
+from foretrain.doctor.examine import Training, make_setup
 from foretrain.doctor.finding import Severity
 from foretrain.doctor.setup import Case
-from foretrain.doctor.trials.stability import with_chosen_rate
-from foretrain.doctor.trials.trial import trial
+from foretrain.doctor.stability import with_chosen_rate
+from foretrain.doctor.trials import trial
 from foretrain.support.errors import NotSupportedError
 
 ACTIVATIONS = {"relu": nn.ReLU, "tanh": nn.Tanh}
@@ -46,7 +46,9 @@ def network(n_in, n_out, activation="relu", seed=0):
 
 
 def setup_of(model, x, y, optimizer=None, **options):
-    return make_setup(model, x, y, loss=None, optimizer=optimizer, batch_size=None, seed=0, **options)
+    return make_setup(
+        model, x, y, Training(loss=None, optimizer=optimizer, batch_size=None, seed=0, **options)
+    )
 
 
 def trained(setup, steps=200):

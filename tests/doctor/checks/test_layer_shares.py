@@ -10,14 +10,14 @@ from planted_networks import chain, default_mlp, digits, mlp, regression
 from torch import Tensor, nn
 
 from foretrain.doctor.checks.layer_shares import check
-from foretrain.doctor.entry import make_setup
+from foretrain.doctor.examine import Training, make_setup
 from foretrain.doctor.finding import Examination, Severity
 from foretrain.doctor.setup import Case, Setup
 from foretrain.support.errors import NotSupportedError
 
 
 def examined(model: nn.Module, x: Tensor, y: Tensor, optimizer: object = 0.05) -> tuple[Setup, Examination]:
-    setup = make_setup(model, x, y, optimizer=optimizer)
+    setup = make_setup(model, x, y, Training(optimizer=optimizer))
     return setup, check(Case(setup))
 
 

@@ -6,17 +6,16 @@ import torch
 from torch import nn
 
 from foretrain.doctor.checks.modes import check
-from foretrain.doctor.entry import make_setup
+from foretrain.doctor.examine import Training, make_setup
 from foretrain.doctor.finding import Severity
-from foretrain.doctor.kernels.mode_forecast import forecast_modes
-from foretrain.doctor.kernels.output_kernel import output_kernel
+from foretrain.doctor.output_kernel import forecast_modes, output_kernel
 from foretrain.doctor.setup import Case
 from foretrain.empirical.mode_prediction import predict_modes
 from foretrain.support.errors import NotSupportedError
 
 
 def case_of(model, x, y, optimizer=0.05, loss=None):
-    return Case(make_setup(model, x, y, loss=loss, optimizer=optimizer, batch_size=None, seed=0))
+    return Case(make_setup(model, x, y, Training(loss=loss, optimizer=optimizer, batch_size=None, seed=0)))
 
 
 def network(n_in=4, n_out=3):

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from foretrain.doctor.checks import plateau
 from foretrain.doctor.checks.plateau import check
-from foretrain.doctor.entry import make_setup
+from foretrain.doctor.examine import Training, make_setup
 from foretrain.doctor.finding import Finding, Severity
 from foretrain.doctor.setup import Case, Setup
 from foretrain.support.errors import NotSupportedError
@@ -34,7 +34,7 @@ def planted(
 
 
 def examined(model: nn.Module, data: Data, **options: object) -> tuple[Setup, Finding]:
-    setup = make_setup(model, *data, **options)
+    setup = make_setup(model, *data, Training(**options))
     return setup, check(Case(setup)).findings[0]
 
 
@@ -122,7 +122,7 @@ def test_adam_is_told_what_descent_would_do() -> None:
 @pytest.mark.slow
 def test_measurements_are_labelled() -> None:
     data = regression(100)
-    setup = make_setup(planted(nn.Tanh, data, range(1, 6)), *data, optimizer=0.02)
+    setup = make_setup(planted(nn.Tanh, data, range(1, 6)), *data, Training(optimizer=0.02))
     seen = check(Case(setup)).data
     assert seen is not None
     assert seen["relative_scale"].sel(layer="2.weight") == pytest.approx(0.07, abs=0.02)
@@ -157,7 +157,7 @@ def test_frozen_parameters_and_a_half_trained_network() -> None:
 
 def test_a_flow_in_two_parts_is_that_in_one(monkeypatch: pytest.MonkeyPatch) -> None:
     data = regression(60)
-    case = Case(make_setup(mlp(chain(10, 16, 3, 1), nn.Tanh, 0.2), *data, optimizer=0.02))
+    case = Case(make_setup(mlp(chain(10, 16, 3, 1), nn.Tanh, 0.2), *data, Training(optimizer=0.02)))
     task, below = case.chosen(60), 0.3
     whole = plateau._flow(case, task, below, plateau._EVALUATIONS)
     monkeypatch.setattr(plateau, "_FIRST_EVALUATIONS", 30)

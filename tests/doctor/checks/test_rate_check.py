@@ -6,11 +6,11 @@ from planted_networks import GatedNetwork
 from torch import nn
 
 from foretrain.doctor.checks.learning_rate import check
-from foretrain.doctor.entry import make_setup
+from foretrain.doctor.examine import Training, make_setup
 from foretrain.doctor.finding import Severity
 from foretrain.doctor.setup import Case
-from foretrain.doctor.trials.stability import edge
-from foretrain.doctor.trials.trial import trial
+from foretrain.doctor.stability import edge
+from foretrain.doctor.trials import trial
 
 ACTIVATIONS = {"relu": nn.ReLU, "tanh": nn.Tanh}
 
@@ -36,7 +36,7 @@ def setup_at(share, task="regression", activation="relu", momentum=0.0, seed=0):
         nn.Linear(x.shape[1], 64), ACTIVATIONS[activation](), nn.Linear(64, 10 if task == "digits" else 1)
     )
     descent = torch.optim.SGD(model.parameters(), lr=1.0, momentum=momentum)
-    setup = make_setup(model, x, y, loss=None, optimizer=descent, batch_size=None, seed=seed)
+    setup = make_setup(model, x, y, Training(loss=None, optimizer=descent, batch_size=None, seed=seed))
     return setup.with_recipe(setup.recipe.scaled(share / edge(Case(setup)).ratio))
 
 
@@ -98,7 +98,7 @@ def test_stable_at_first_but_not_for_long():
 
     x = torch.randn(32, 20, 3, generator=torch.Generator().manual_seed(1))
     y = 0.3 * torch.cumsum(x[..., :2], 1)
-    setup = make_setup(GatedNetwork(), x, y, loss=None, optimizer=1.0, batch_size=None, seed=0)
+    setup = make_setup(GatedNetwork(), x, y, Training(loss=None, optimizer=1.0, batch_size=None, seed=0))
     setup = setup.with_recipe(setup.recipe.scaled(0.7 / edge(Case(setup)).ratio))
     (finding,) = check(Case(setup)).findings
     assert finding.severity is Severity.CRITICAL
@@ -111,7 +111,7 @@ def test_other_optimizers_are_tried(rate, word):
     x, y = digits()
     model = nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 10))
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate)
-    setup = make_setup(model, x, y, loss=None, optimizer=optimizer, batch_size=64, seed=0)
+    setup = make_setup(model, x, y, Training(loss=None, optimizer=optimizer, batch_size=64, seed=0))
     (finding,) = check(Case(setup)).findings
     if word is None:
         assert finding.severity is Severity.GOOD
@@ -125,7 +125,7 @@ def test_without_an_optimizer_the_rate_is_a_recommendation():
     x, y = regression()
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 1))
-    setup = make_setup(model, x, y, loss=None, optimizer=None, batch_size=None, seed=0)
+    setup = make_setup(model, x, y, Training(loss=None, optimizer=None, batch_size=None, seed=0))
     examination = check(Case(setup))
     (finding,) = examination.findings
     assert finding.severity is Severity.GOOD
@@ -138,7 +138,9 @@ def test_groups_keep_their_proportions():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 1))
     groups = [{"params": model[0].parameters(), "lr": 20.0}, {"params": model[2].parameters(), "lr": 5.0}]
-    setup = make_setup(model, x, y, loss=None, optimizer=torch.optim.SGD(groups), batch_size=None, seed=0)
+    setup = make_setup(
+        model, x, y, Training(loss=None, optimizer=torch.optim.SGD(groups), batch_size=None, seed=0)
+    )
     (finding,) = check(Case(setup)).findings
     treated = finding.treatment.apply(setup)
     first, second = treated.recipe.groups
@@ -155,7 +157,7 @@ def test_a_rate_above_the_edge_that_ends_lower_is_no_fault():
         for layer in model[::2]:
             size = (2 / layer.in_features) ** 0.5
             layer.weight.copy_(size * torch.randn(layer.weight.shape, generator=source))
-    setup = make_setup(model, x, y, loss=None, optimizer=1.0, batch_size=None, seed=0)
+    setup = make_setup(model, x, y, Training(loss=None, optimizer=1.0, batch_size=None, seed=0))
     for share in (2.5, 3.0, 3.5):
         setup = setup.with_recipe(setup.recipe.scaled(share / edge(Case(setup)).ratio))
         (finding,) = check(Case(setup)).findings

@@ -11,10 +11,9 @@ from mlp_networks import final_loss
 from torch import Tensor, nn
 
 from foretrain.doctor.checks.states import check
-from foretrain.doctor.entry import make_setup
+from foretrain.doctor.examine import Training, make_setup
 from foretrain.doctor.finding import Examination, Severity
-from foretrain.doctor.recurrence.longer_memory import adaptive_rate
-from foretrain.doctor.recurrence.memory import Memory, measure_memory, run
+from foretrain.doctor.memory import Memory, adaptive_rate, measure_memory, run
 from foretrain.doctor.setup import Case, Setup
 from foretrain.support.errors import NotSupportedError
 from foretrain.training.tasks import MemoryPro, Recurrent
@@ -25,12 +24,12 @@ def memory_pro(delay: int, samples: int = 64, seed: int = 0) -> tuple[Tensor, Te
 
 
 def examined(model: nn.Module, x: Tensor, y: Tensor, **options: Any) -> tuple[Setup, Examination]:
-    setup = make_setup(model, x, y, **options)
+    setup = make_setup(model, x, y, Training(**options))
     return setup, check(Case(setup))
 
 
 def memory_of(model: nn.Module, x: Tensor, y: Tensor) -> Memory:
-    setup = make_setup(model, x, y, optimizer=0.1)
+    setup = make_setup(model, x, y, Training(optimizer=0.1))
     return measure_memory(run(Case(setup).model, setup.task.x), setup.task)
 
 

@@ -7,7 +7,7 @@ import torch
 from planted_networks import Activation, chain, default_mlp, mlp, regression
 from torch import Tensor, nn
 
-from foretrain.doctor.entry import make_setup
+from foretrain.doctor.examine import Training, make_setup
 from foretrain.doctor.mlp.chain import chain_of
 from foretrain.doctor.setup import Case
 from foretrain.support.errors import NotSupportedError
@@ -22,7 +22,7 @@ class Sine(nn.Module):
 
 
 def case_of(model: nn.Module, x: Tensor = X, y: Tensor = Y) -> Case:
-    return Case(make_setup(model, x, y, loss=None, optimizer=0.1, batch_size=None, seed=0))
+    return Case(make_setup(model, x, y, Training(loss=None, optimizer=0.1, batch_size=None, seed=0)))
 
 
 def test_variances_and_widths_are_those_of_the_weights() -> None:

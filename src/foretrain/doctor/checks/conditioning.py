@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from foretrain.doctor.finding import Examination, Finding, Severity, counted
-from foretrain.doctor.kernels.output_kernel import Forecast, OutputKernel, output_kernel, reference
+from foretrain.doctor.output_kernel import Forecast, OutputKernel, output_kernel, reference
 from foretrain.doctor.setup import Case
-from foretrain.doctor.trials.stability import edge
+from foretrain.doctor.stability import edge
 from foretrain.empirical.fields.spectra import effective_rank, entropy_rank
 from foretrain.support.errors import NotSupportedError
 

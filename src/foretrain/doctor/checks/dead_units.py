@@ -16,9 +16,9 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from torch import Tensor, nn
 
-from foretrain.doctor.blocks.unit_responses import Response, responses, units_last
 from foretrain.doctor.finding import Examination, Finding, Severity, Treatment, dictionary_code
 from foretrain.doctor.setup import Case, Setup
+from foretrain.doctor.units import Response, responses, units_last
 from foretrain.support.answers import labelled
 from foretrain.support.errors import NotSupportedError
 

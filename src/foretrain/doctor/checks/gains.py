@@ -13,7 +13,7 @@ Measurements (dimension block, in the order of the calls; each after that block)
 
 Growth is a suspicion. With a skip connection of weight one chi_perp = 1 + C_W <s'^2> is above one (B.16), so that no
 such stack is critical. But with rectifiers it multiplies the tangent kernel of all its blocks alike, which a smaller
-rate bears; so the cure is proved like any other (foretrain.doctor.trials.proof). Residual branches that are large
+rate bears; so the cure is proved like any other (foretrain.doctor.examine). Residual branches that are large
 against their stream drown what came before them; they are faulted only if short real trainings with smaller ones do
 much better.
 """
@@ -24,14 +24,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrain.compare.plateau.layers import has_normalisation
-from foretrain.doctor.blocks.branches import Branch, branches_of, shrinking_factors
-from foretrain.doctor.blocks.passage import Passage, passage, without_in_place
-from foretrain.doctor.blocks.unit_scales import unit_factors
+from foretrain.doctor.blocks import Branch, Passage, branches_of, passage, shrinking_factors, without_in_place
 from foretrain.doctor.finding import Examination, Finding, Severity, Treatment, scaling_code
 from foretrain.doctor.mlp.chain import chain_of
 from foretrain.doctor.setup import Case
-from foretrain.doctor.trials.stability import LEARNED, at_its_best, edge, speed_up
-from foretrain.doctor.trials.trial import constant_loss, trial
+from foretrain.doctor.stability import LEARNED, at_its_best, edge, speed_up
+from foretrain.doctor.trials import constant_loss, trial
+from foretrain.doctor.units import unit_factors
 from foretrain.support.answers import labelled
 from foretrain.support.errors import ForetrainError, NotSupportedError
 

@@ -21,11 +21,21 @@ import numpy as np
 
 from foretrain.doctor.finding import Examination, Finding, Severity, Treatment
 from foretrain.doctor.mlp.chain import MlpChain, chain_of
-from foretrain.doctor.mlp.critical_scales import LayerPlan, Wanted, carry_out, code_for, find_wanted
-from foretrain.doctor.mlp.signals import INPUTS, Kernels, Signals, measure, predict
+from foretrain.doctor.mlp.initialisation import (
+    INPUTS,
+    Kernels,
+    LayerPlan,
+    Signals,
+    Wanted,
+    carry_out,
+    code_for,
+    find_wanted,
+    measure,
+    predict,
+)
 from foretrain.doctor.setup import Case, Setup
-from foretrain.doctor.trials.held_out import FEWEST, HeldOut, held_out
-from foretrain.doctor.trials.proof import has_learned
+from foretrain.doctor.stability import FEWEST_DIVIDED, HeldOut, held_out
+from foretrain.doctor.trials import has_learned
 from foretrain.support.answers import labelled
 from foretrain.support.errors import ForetrainError, NotSupportedError
 
@@ -122,7 +132,7 @@ def _signals_finding(
 def _held_out(case: Case, growth: float, wanted: Wanted) -> tuple[HeldOut, HeldOut] | None:
     """As given and at critical weights; None where signals do not grow, or nothing can be held out."""
     setup, treatment = case.setup, _treatment("", wanted.layers)
-    if growth < _GROWTH_TRIED or not setup.fresh or treatment is None or len(case.task.x) < FEWEST:
+    if growth < _GROWTH_TRIED or not setup.fresh or treatment is None or len(case.task.x) < FEWEST_DIVIDED:
         return None
     return held_out(setup), held_out(treatment.apply(setup))
 

@@ -19,21 +19,23 @@ from typing import TYPE_CHECKING
 import numpy as np
 from torch import Tensor, nn
 
-from foretrain.doctor.data.features import (
+from foretrain.doctor.data import (
     CONSTANT,
     SOURCE,
     UNEVEN,
     Features,
+    conflict_findings,
     feature_axis,
+    label_findings,
     measure,
     standardised,
     standardising_code,
+    target_findings,
 )
-from foretrain.doctor.data.targets import conflict_findings, label_findings, target_findings
 from foretrain.doctor.finding import Examination, Finding, Severity, Treatment
 from foretrain.doctor.setup import Case, Setup
-from foretrain.doctor.trials.stability import FASTER, LEARNED, at_its_best, edge, rate_code, speed_up
-from foretrain.doctor.trials.trial import Trial, constant_loss
+from foretrain.doctor.stability import FASTER, LEARNED, at_its_best, edge, rate_code, speed_up
+from foretrain.doctor.trials import Trial, constant_loss
 from foretrain.support.errors import NotSupportedError
 
 if TYPE_CHECKING:

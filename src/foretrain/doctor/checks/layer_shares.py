@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from foretrain.doctor.finding import Examination, Finding, Severity, Treatment, dictionary_code
 from foretrain.doctor.mlp.chain import chain_of
 from foretrain.doctor.setup import Case
-from foretrain.doctor.trials.stability import edge
+from foretrain.doctor.stability import edge
 from foretrain.empirical.kernel_operator.passes import differentiable_kernels
 from foretrain.empirical.tangent_kernel import ntk
 from foretrain.support.answers import labelled

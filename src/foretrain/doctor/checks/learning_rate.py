@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from foretrain.doctor.finding import Examination, Finding, Severity, Treatment, counted
-from foretrain.doctor.kernels.output_kernel import output_kernel
+from foretrain.doctor.output_kernel import output_kernel
 from foretrain.doctor.setup import Case
-from foretrain.doctor.trials.stability import Edge, edge, rate_code
-from foretrain.doctor.trials.trial import LONG, Trial, best_of, constant_loss, trial
+from foretrain.doctor.stability import Edge, edge, rate_code
+from foretrain.doctor.trials import LONG, Trial, best_of, constant_loss, trial
 from foretrain.support.errors import NotSupportedError
 
 if TYPE_CHECKING:

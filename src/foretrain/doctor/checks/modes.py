@@ -20,12 +20,10 @@ import torch
 from numpy.typing import NDArray
 
 from foretrain.doctor.finding import Examination, Finding, Severity, Treatment, counted
-from foretrain.doctor.kernels.mode_forecast import ModeForecast, forecast_modes, pictures
-from foretrain.doctor.kernels.output_kernel import output_kernel, reference
-from foretrain.doctor.setup import Case
-from foretrain.doctor.setup.recipe import Group, Recipe, descent
-from foretrain.doctor.trials.stability import edge
-from foretrain.doctor.trials.trial import trial
+from foretrain.doctor.output_kernel import ModeForecast, forecast_modes, output_kernel, pictures, reference
+from foretrain.doctor.setup import Case, Group, Recipe, descent
+from foretrain.doctor.stability import edge
+from foretrain.doctor.trials import trial
 
 if TYPE_CHECKING:
     import xarray

@@ -31,9 +31,8 @@ from foretrain.compare.plateau.levels import FLAT, plateau_level
 from foretrain.compare.plateau.rescaling import ScalingLaw, factors_to_natural
 from foretrain.compare.task import Task
 from foretrain.doctor.finding import Examination, Finding, Severity, Treatment, counted, scaling_code
-from foretrain.doctor.setup import Case
-from foretrain.doctor.setup.recipe import descent
-from foretrain.doctor.trials.stability import edge
+from foretrain.doctor.setup import Case, descent
+from foretrain.doctor.stability import edge
 from foretrain.empirical.imbalance import imbalance
 from foretrain.support.errors import ForetrainError, NotSupportedError
 from foretrain.training.gradient_flow import ModelFlow, gradient_flow

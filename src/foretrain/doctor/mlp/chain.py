@@ -20,8 +20,7 @@ from torch import Tensor, nn
 
 from foretrain.activations import Activation
 from foretrain.activations import activation as find_activation
-from foretrain.doctor.setup import Case
-from foretrain.doctor.setup.case import once
+from foretrain.doctor.setup import Case, once
 from foretrain.empirical.fields.chain import Chain
 from foretrain.empirical.fields.recognition import find_chain
 from foretrain.support.errors import ForetrainError, NotSupportedError

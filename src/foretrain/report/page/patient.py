@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import xarray
 
     from foretrain.doctor.diagnosis import Diagnosis
-    from foretrain.doctor.kernels.learning_curve import LearningCurve
+    from foretrain.doctor.learning_curve import LearningCurve
     from foretrain.doctor.verification import Verification
 
 _SECONDS = 20.0  # of one verification of a built-in network at most, so that both take less than two minutes
@@ -32,7 +32,7 @@ class Patient:
     @classmethod
     def trained(cls, name: str, diagnosis: Diagnosis, steps: int, seconds: float = 60.0) -> Patient:
         """With its predicted and real learning curve and its verification; without them for 0 steps."""
-        from foretrain.doctor.kernels.learning_curve import learning_curve
+        from foretrain.doctor.learning_curve import learning_curve
         from foretrain.doctor.setup import Case
 
         if not steps:
@@ -57,7 +57,7 @@ class Patient:
 
 def example_patients(steps: int, seed: Seed = 0) -> list[Patient]:
     """The two built-in networks: diagnosis, learning curve and verification; without training for 0 steps."""
-    from foretrain.doctor.entry import diagnose
+    from foretrain.doctor.examine import diagnose
     from foretrain.doctor.examples import examples
 
     return [

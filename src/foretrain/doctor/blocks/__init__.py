@@ -1,1 +1,0 @@
-"""Models of any kind, taken apart by running them: blocks, residual branches, and the answers of units."""

@@ -1,1 +1,0 @@
-"""Inputs and targets: their scales, and what is wrong with them."""

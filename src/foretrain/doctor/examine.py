@@ -1,0 +1,297 @@
+"""``ft.doctor``: look at a torch model and its data, say what will hold learning back, and prove the advice.
+
+Theory says what a cure does to signals, gradients and kernels. It does not say that learning gains from it: where
+blocks pass on (1 + g) of the second moment, L of them multiply signals, gradients and every layer's part of the
+tangent kernel by the same (1 + g)^L (B.11), (B.16), which another learning rate undoes as well. So the network is
+trained for a while as it is and as it would be: at the given rate; where it then learns no better, at the rate that
+suits it; and a cure is not advised if that does not help either. Where neither training leaves its first loss, what
+theory says stands.
+
+What a network has learned already must not be undone: such treatments are not advised either.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from foretrain.compare.task import Loss, named_loss
+from foretrain.doctor.checks import CHECKS, Check
+from foretrain.doctor.diagnosis import Diagnosis
+from foretrain.doctor.finding import Examination, Finding, Severity, Treatment
+from foretrain.doctor.intake import (
+    Output,
+    fitted_task,
+    gathered,
+    private_copy,
+    samples_first,
+    summed_over_steps,
+)
+from foretrain.doctor.setup import Case, Recipe, Setup, descent, recipe_of, suited_threads
+from foretrain.doctor.stability import as_given, edge, rate_code, with_chosen_rate
+from foretrain.doctor.trials import LOOKED_AT, Trial, has_learned, losses_of, shortened_trials
+from foretrain.support.arguments import whole_number
+from foretrain.support.errors import ForetrainError, InputError, unknown_name
+from foretrain.support.progress import Progress
+from foretrain.support.seeds import Seed, integer
+from foretrain.support.user_warnings import warn_user
+
+_DIFFERENCE = 1.05  # times the loss without the cure: what is nearer to it may be an accident
+_LEARNED = 0.9  # of the first loss: a network that ends above waits, and what it waits for is not in sight
+_LAST = 0.1  # of a trial, over which its loss is taken
+_UNDONE = 0.5  # of what was learned, at most, may a treatment take
+
+
+@dataclass(frozen=True)
+class Training:
+    """How the user trains: what ``doctor`` is told besides the model and the data."""
+
+    loss: Loss | str | None = None
+    optimizer: torch.optim.Optimizer | float | None = None
+    batch_size: int | None = None
+    output: Output = None
+    fresh: bool | None = None
+    seed: Seed = 0
+
+    def recipe(self, model: nn.Module) -> Recipe:
+        """The optimizer as a recipe; plain descent at a rate that is chosen later where there is none."""
+        optimizer = self.optimizer
+        if optimizer is None:
+            return descent(model, 1.0, chosen=True)
+        if isinstance(optimizer, torch.optim.Optimizer):
+            return recipe_of(model, optimizer)
+        number = isinstance(optimizer, int | float | np.number) and not isinstance(optimizer, bool)
+        if number and 0 < optimizer < math.inf:
+            return descent(model, float(optimizer))
+        raise InputError(
+            f"`optimizer` is {optimizer!r}: give a torch optimizer, or a positive learning rate of plain descent."
+        )
+
+    def has_begun(self, model: nn.Module) -> bool:
+        """What the user says, or whether the optimizer has state or a batch normalisation has seen data."""
+        if self.fresh is not None:
+            return not self.fresh
+        stepped = isinstance(self.optimizer, torch.optim.Optimizer) and len(self.optimizer.state) > 0
+        counts = [value for name, value in model.named_buffers() if name.endswith("num_batches_tracked")]
+        return stepped or any(int(count) > 0 for count in counts)
+
+
+def doctor(
+    model: nn.Module,
+    x: Any,
+    y: Any = None,
+    *,
+    loss: Loss | str | None = None,
+    optimizer: torch.optim.Optimizer | float | None = None,
+    batch_size: int | None = None,
+    output: Output = None,
+    fresh: bool | None = None,
+    checks: Iterable[str] | str | None = None,
+    seed: Seed = 0,
+) -> Diagnosis:
+    """Say what will hold back the learning of a fresh or half-trained network, and what to do about it.
+
+    Parameters
+    ----------
+    model
+        Any ``nn.Module``; it is copied and not changed.
+    x, y
+        Arrays or tensors with one entry for each sample, or as ``x`` alone a DataLoader of (x, y) pairs. Of many
+        samples some thousands are looked at.
+    loss
+        "mse", "cross_entropy", "squared_error" (half the SUM of squares in a step) or any function of outputs and
+        targets, best a mean over samples; by default cross-entropy for labels that are whole numbers, else "mse".
+    optimizer
+        A torch optimizer of the model, or the learning rate of plain descent. Without it the doctor chooses plain
+        descent at half the largest stable rate.
+    batch_size
+        Samples in a step; by default all, or what the DataLoader takes.
+    output
+        Position or name of the tensor that counts, of a model that returns several; by default the first.
+    fresh
+        Whether training has not begun, so that weights may be drawn anew. By default it has begun if the optimizer
+        has state or a batch normalisation has seen data.
+    checks
+        Names of those to make, by default all.
+
+    Examples
+    --------
+    >>> network = nn.Sequential(nn.Linear(8, 64), nn.Tanh(), nn.Linear(64, 1))
+    >>> x = torch.randn(64, 8)
+    >>> found = doctor(network, x, x[:, :1], checks=["inputs"])
+    >>> list(found.examinations)
+    ['inputs']
+    """
+    chosen = chosen_checks(checks)
+    training = Training(loss, optimizer, batch_size, output, fresh, seed)
+    return diagnose(make_setup(model, x, y, training), chosen)
+
+
+def diagnose(setup: Setup, checks: Iterable[Check] = CHECKS) -> Diagnosis:
+    """The same for a setup that is made already."""
+    return Diagnosis(setup, examine(setup, checks))
+
+
+def examine(setup: Setup, checks: Iterable[Check]) -> Mapping[str, Examination]:
+    """The checks, one by one; what does not apply is told as skipped, with its reason."""
+    case, found, asked = Case(setup), dict[str, Examination](), list(checks)
+    with Progress("examining", total=len(asked)) as bar:
+        for check in asked:
+            found[check.name] = examined(case, check)
+            bar.advance()
+    return found
+
+
+def examined(case: Case, check: Check) -> Examination:
+    """One check."""
+    try:
+        with suited_threads(case.setup):
+            return proved(case, sparing(case, check.function(case)))
+    except (ForetrainError, MemoryError) as error:
+        return Examination(skipped=str(error))
+    except Exception as error:  # one check that fails on an unusual model must not hide what the others found
+        # Told as a note and as a warning: what was not looked at must not pass for healthy.
+        first = (str(error).splitlines() or [""])[0]
+        reason = f"This check failed on this model ({type(error).__name__}: {first})"
+        warn_user(f"{check.name}: {reason}.", RuntimeWarning)
+        note = Finding(
+            Severity.NOTE,
+            f"{reason}, so that this question is open.",
+            f"Not answered: {check.question}",
+            "",
+            "Please report it with the model and this message; the other checks are not concerned.",
+        )
+        return Examination((note,), failed=True)
+
+
+def make_setup(model: nn.Module, x: Any, y: Any = None, training: Training = Training()) -> Setup:
+    """What is trained and how, checked and copied."""
+    private, seed = private_copy(model), integer(training.seed)  # also refuses what is no seed
+    if isinstance(training.seed, int | np.integer):
+        seed = int(training.seed)
+    recipe = training.recipe(model)
+    samples = samples_first(private, gathered(x, y, seed))
+    task = fitted_task(private, samples, named_loss(training.loss), training.output)
+    asked = samples.in_a_step
+    if training.batch_size is not None:
+        asked = whole_number("batch_size", training.batch_size)
+    task = summed_over_steps(task, min(asked, max(samples.total, len(task.x))))
+    size, fresh = (asked if asked < len(task.x) else None), not training.has_begun(model)
+    setup = Setup(private, task, recipe, size, seed, fresh, samples.notes)
+    setup = replace(setup, notes=(*setup.notes, *shortened_trials(setup)))
+    if recipe.chosen:
+        return with_chosen_rate(setup)
+    try:
+        recipe.build(private)
+    except (TypeError, ValueError, RuntimeError) as error:
+        first = (str(error).splitlines() or [""])[0]
+        raise InputError(
+            f"the optimizer {recipe.kind.__name__} cannot be made again for a copy of the model ({first}): give "
+            "an optimizer of torch.optim, or the learning rate of plain descent."
+        ) from error
+    return setup
+
+
+def chosen_checks(names: Iterable[str] | str | None) -> tuple[Check, ...]:
+    """By their names (also as one text with commas), in the order of the registry; None means all."""
+    if names is None:
+        return CHECKS
+    asked = [part.strip() for part in names.split(",")] if isinstance(names, str) else list(names)
+    known = {check.name: check for check in CHECKS}
+    for name in asked:
+        if name not in known:
+            raise unknown_name("check", str(name), known, "checks")
+    return tuple(check for check in CHECKS if check.name in asked)
+
+
+def proved(case: Case, found: Examination) -> Examination:
+    """The findings, those without their treatment with which the network learns no better."""
+    return replace(found, findings=tuple(_proved(case, finding) for finding in found.findings))
+
+
+def _proved(case: Case, finding: Finding) -> Finding:
+    cure, setup = finding.treatment, case.setup
+    if cure is None or finding.severity > Severity.WARNING or "held_out_loss" in finding.numbers:
+        return finding  # the last has been tried on samples held out
+    given, treated = as_given(setup), with_chosen_rate(cure.apply(setup))
+    tried = as_given(treated)
+    if _helps(tried, given):
+        return finding
+    if treated.recipe.is_descent and not treated.recipe.chosen:
+        factor = float(f"{edge(Case(treated)).recommended / treated.recipe.rate:.3g}")
+        suited = as_given(treated.with_recipe(treated.recipe.scaled(factor)))
+        if _helps(suited, given):
+            return _with_rate(finding, cure, treated, factor)
+        tried = min(tried, suited, key=_reached)
+    reached = _reached(tried)
+    told = f"{reached:.3g}" if np.isfinite(reached) else "no number at all"
+    return replace(
+        finding,
+        severity=Severity.NOTE,
+        evidence=f"{finding.evidence.rstrip('.')}. Tried: in {given.steps} steps the loss reached "
+        f"{_reached(given):.3g} as it is, and {told} with the cure ({cure.name}).",
+        advice="Leave it as it is: this network learns no better with the cure.",
+        code="",
+        treatment=None,
+    )
+
+
+def _helps(tried: Trial, given: Trial) -> bool:
+    before, after = _reached(given), _reached(tried)
+    if before > _LEARNED * given.start:
+        return not after > _DIFFERENCE * before
+    return after < before / _DIFFERENCE
+
+
+def _reached(found: Trial) -> float:
+    """The median of the last tenth, so that single spikes and batches do not decide."""
+    return float(np.median(found.losses[-max(1, round(_LAST * len(found.losses))) :]))
+
+
+def _with_rate(finding: Finding, cure: Treatment, treated: Setup, factor: float) -> Finding:
+    """The cure together with the rate that suits the cured network."""
+
+    def apply(setup: Setup) -> Setup:
+        cured = cure.apply(setup)
+        return cured.with_recipe(cured.recipe.scaled(factor))
+
+    rate = treated.recipe.rate * factor
+    return replace(
+        finding,
+        advice=f"{finding.advice.rstrip('.')}; the learning rate that suits it then is {rate:.2g}.",
+        code=f"{finding.code}\n{rate_code(factor)}" if finding.code else "",
+        treatment=Treatment(f"{cure.name}, learning rate x {factor:.3g}", apply),
+    )
+
+
+def sparing(case: Case, found: Examination) -> Examination:
+    """The findings, those without their treatment that would undo what was learned."""
+    treatable = [one for one in found.findings if one.treatment and one.severity <= Severity.WARNING]
+    if not treatable or not has_learned(case):
+        return found
+    return replace(found, findings=tuple(_spared(case, finding) for finding in found.findings))
+
+
+def _spared(case: Case, finding: Finding) -> Finding:
+    if finding.treatment is None or finding.severity > Severity.WARNING:
+        return finding
+    treated = Case(finding.treatment.apply(case.setup))
+    if treated.setup.model is case.setup.model and treated.task is case.task:
+        return finding
+    (now, constant), after = losses_of(case), treated.chosen(LOOKED_AT).value(treated.model)
+    if after - now <= _UNDONE * (constant - now):
+        return finding
+    return replace(
+        finding,
+        severity=Severity.NOTE,
+        advice=f"Leave it as it is: the network has learned, and the cure ({finding.treatment.name}) would take the "
+        f"loss from {now:.3g} to {after:.3g}. For a new start: {finding.advice}",
+        code="",
+        treatment=None,
+    )

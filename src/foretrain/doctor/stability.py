@@ -1,0 +1,341 @@
+"""The largest stable learning rate, and trainings at the rate that suits a network.
+
+Descent on a quadratic loss is stable while rate x curvature stays below 2 (1 + m) for momentum m, and below
+(2 + 2 m) / (1 + 2 m) for Nesterov's. The curvature is J^T H J, J the Jacobian of the outputs and H the second
+derivative of the loss by them; with rates by parameter its eigenvalues are those of R^1/2 J^T H J R^1/2.
+
+Batches smaller than the data have curvatures h of their own. Descent stays bounded in mean square while
+rate <h^2> / <h> is below the same limit (for one direction: <(1 - rate h)^2> < 1), so this ratio over a few batches
+stands in the place of the curvature.
+
+The curvature changes while a network learns, and small initial weights let it grow at once. So the recommended rate
+starts from half the largest stable one and is lowered where a short real training ends clearly better for it.
+Trainings that weigh two networks, or two kinds of data, against each other are each at the rate that suits it.
+
+Weights that are too large tell all inputs apart, however near they are: such networks learn the given samples by
+heart, often faster than better ones, and know nothing of others. Only samples held out of the training show it.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from foretrain.compare.plateau.rates import Descent
+from foretrain.compare.task import Task
+from foretrain.doctor.setup import STEP_PASSES, Case, Recipe, Setup, affordable_samples, suited_threads
+from foretrain.doctor.trials import Trial, best_of, descend, trial
+from foretrain.empirical.kernel_operator.passes import differentiable_kernels
+from foretrain.support.errors import NotSupportedError
+from foretrain.support.progress import track
+from foretrain.support.seeds import Seed, torch_generator
+
+_SHARE = 0.5  # of the largest stable rate: there one step takes the steepest direction to its minimum
+_LOWER = (1.0, 0.3, 0.1, 0.03, 0.01, 1e-3, 1e-4)  # of it, tried from the largest on
+_CUSTOMARY = 0.01  # tried where the loss has no curvature, so that nothing bounds the rate
+_SAMPLES = 512  # that the curvature of all data is measured on
+_BATCHES = 4  # that the curvature of small batches is measured on
+_ACCURACY = 0.005  # of the top eigenvalue, relative
+_MOST_PRODUCTS = 100
+_PASSES = 200.0  # forwards, that some thirty products are worth
+_WORK = 2e12  # multiplications: a minute or two of one core
+FASTER = 10.0  # times fewer steps for the same loss: "much slower than it could be"
+LEARNED = 0.1  # of the loss of the best constant: a training that ends below has nothing to complain of
+_WEIGHED_STEPS = 200
+_WEIGHED_SAMPLES = 1024  # so few that they are learned by heart would hide an uneven scale
+FEWEST_DIVIDED = 50  # samples: a fifth of fewer tells nothing
+_DIVIDED = 320
+_DIVIDED_STEPS = 120
+_DIVIDED_WORK = 5e11  # multiplications
+_LOOKS = 10  # steps between two looks at the samples held out
+
+
+@dataclass(frozen=True)
+class Edge:
+    """Where descent becomes unstable: rate x curvature (``product``, at the rates that are used) reaches ``limit``.
+
+    ``product`` is nan where the theory says nothing, and then ``reason`` says why.
+    """
+
+    product: float
+    limit: float
+    rate: float  # the largest rate that is used
+    reason: str = ""
+    products: int = 0  # matrix-vector products that it took
+    samples: int = 0
+    case: Case | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def ratio(self) -> float:
+        """How far above the edge the given rate is; below 1 it is stable."""
+        return self.product / self.limit
+
+    @property
+    def largest_rate(self) -> float:
+        """At which the steepest direction begins to grow."""
+        return self.rate / self.ratio if self.product != 0 else float("inf")
+
+    @property
+    def start(self) -> float:
+        """The rate that theory recommends: half the largest; without an edge, the given or the customary one."""
+        if self.reason:
+            return self.rate
+        return _SHARE * self.largest_rate if self.product > 0 else _CUSTOMARY
+
+    @property
+    def best(self) -> tuple[float, Trial]:
+        """The recommended rate and a short training with it; the same for recipes that differ by a factor."""
+        assert self.case is not None
+        setup = self.case.setup
+        key = ("best rate", _proportions(setup.recipe))
+        if key not in setup.known:
+            factors = [factor * self.start / self.rate for factor in _LOWER]
+            place, found = best_of([setup.with_recipe(setup.recipe.scaled(f)) for f in factors])
+            setup.known[key] = _LOWER[place] * self.start, found
+        known: tuple[float, Trial] = setup.known[key]
+        return known
+
+    @property
+    def recommended(self) -> float:
+        """Half of the largest stable rate, or as much less as short trainings ask for."""
+        return self.best[0]
+
+
+def edge(case: Case) -> Edge:
+    """Of descent with the rates that are used, by Lanczos with products of the Jacobian: no matrix is formed."""
+    recipe = case.recipe
+    if not recipe.is_descent:
+        reason = (
+            f"{recipe.kind.__name__} rescales every gradient by its own history, which a fresh optimizer does not "
+            "have, so that no eigenvalue of the present network bounds its rate"
+        )
+        return Edge(np.nan, np.nan, recipe.rate, reason, case=case)
+    key = ("edge", _proportions(recipe))
+    if key not in case.setup.known:
+        nesterov = bool(recipe.groups[0].options.get("nesterov", False))
+        limit = Descent(recipe.rates, recipe.momentum, nesterov).largest_stable
+        batches = list(_batches(case))
+        tops, products = zip(*(_top(case, task) for task in batches))
+        values = np.array(tops)
+        product = float(np.sum(values**2) / np.sum(values)) if values.any() else 0.0
+        samples = sum(len(task.x) for task in batches)
+        case.setup.known[key] = Edge(product, limit, recipe.rate, "", sum(products), samples)
+    found: Edge = case.setup.known[key]
+    return replace(found, product=found.product * recipe.rate / found.rate, rate=recipe.rate, case=case)
+
+
+def _proportions(recipe: Recipe) -> tuple[Any, ...]:
+    """What recipes share that differ by one factor on all rates."""
+    rates = tuple((name, float(f"{rate / recipe.rate:.6g}")) for name, rate in recipe.rates.items())
+    nesterov = bool(recipe.groups[0].options.get("nesterov", False))
+    return recipe.kind, recipe.is_descent, recipe.momentum, nesterov, rates
+
+
+def as_given(setup: Setup) -> Trial:
+    """A training at the rate that is used."""
+    return trial(setup, _WEIGHED_STEPS, _WEIGHED_SAMPLES)
+
+
+def at_its_best(setup: Setup) -> Trial:
+    """A training at the recommended rate; other optimizers adapt by themselves."""
+    if not setup.recipe.is_descent:
+        return as_given(setup)
+    factor = edge(Case(setup)).recommended / setup.recipe.rate
+    return as_given(setup.with_recipe(setup.recipe.scaled(factor)))
+
+
+def with_chosen_rate(setup: Setup) -> Setup:
+    """With descent at the recommended rate, where the doctor chooses it; ratios of rates stay as they are."""
+    if not (setup.recipe.chosen and setup.recipe.is_descent):
+        return setup
+    with suited_threads(setup):
+        rate = edge(Case(setup)).recommended
+    # Where no weight moves any output there is no edge, and any rate does as little.
+    factor = rate / setup.recipe.rate if 0 < rate < math.inf else 1.0
+    return setup.with_recipe(setup.recipe.scaled(factor))
+
+
+def speed_up(given: Trial, better: Trial) -> float:
+    """How many times fewer steps the better one needs for the same loss."""
+    if not better.end < given.end:
+        return 1.0
+    return given.steps / max(1, better.steps_to(given.end))
+
+
+def rate_code(factor: float) -> str:
+    """Python that multiplies all learning rates."""
+    return f'for group in optimizer.param_groups:\n    group["lr"] *= {factor:g}'
+
+
+def _batches(case: Case) -> Iterator[Task]:
+    """One sample of all data, or a few batches of the size that is trained with; less of large models."""
+    size, total = case.setup.batch_size, len(case.task.x)
+    if size is not None and size >= min(_SAMPLES, total):
+        size = None
+    most = affordable_samples(case.setup, _BATCHES * size if size else _SAMPLES, _PASSES, _WORK)
+    if size is None or size > most:
+        yield case.chosen(most)
+        return
+    order = torch.randperm(total, generator=torch_generator(case.setup.seed))
+    for start in range(0, min(most // size, total // size) * size, size):
+        yield case.task.taken(order[start : start + size])
+
+
+def _top(case: Case, task: Task) -> tuple[float, int]:
+    """The top eigenvalue of R^1/2 J^T H J R^1/2, and the products that it took."""
+    rates = case.recipe.rates
+    with Tangent(case.model, task.x, rates) as tangent:
+        roots = [rates[name] ** 0.5 for name in tangent.weights]
+        curved = loss_curvature(task, tangent.outputs)
+        shapes = [p.shape for p in tangent.weights.values()]
+
+        def product(vector: Tensor) -> Tensor:
+            parts = torch.split(vector, [shape.numel() for shape in shapes])
+            changes = [
+                (root * part).reshape(shape).to(tangent.outputs)
+                for root, part, shape in zip(roots, parts, shapes)
+            ]
+            back = tangent.pull(curved(tangent.push(changes)))
+            return torch.cat([root * part.flatten().to(vector) for root, part in zip(roots, back)])
+
+        size = sum(shape.numel() for shape in shapes)
+        start = torch.randn(size, generator=torch_generator(case.setup.seed), dtype=torch.float64)
+        kind = torch.promote_types(tangent.outputs.dtype, torch.float32)
+        return largest_eigenvalue(product, start.to(tangent.outputs.device, kind))
+
+
+def loss_curvature(task: Task, outputs: Tensor) -> Callable[[Tensor], Tensor]:
+    """Products with the second derivative of the loss by the outputs; zero for a loss that is straight."""
+    with torch.enable_grad():
+        points = outputs.detach().requires_grad_()
+        (slope,) = torch.autograd.grad(task.loss(points, task.y), points, create_graph=True)
+
+    def product(change: Tensor) -> Tensor:
+        if not slope.requires_grad:
+            return torch.zeros_like(change)
+        (found,) = torch.autograd.grad(slope, points, change, retain_graph=True, allow_unused=True)
+        return torch.zeros_like(change) if found is None else found
+
+    return product
+
+
+def largest_eigenvalue(product: Callable[[Tensor], Tensor], start: Tensor) -> tuple[float, int]:
+    """Of a symmetric positive matrix, by Lanczos with three vectors, and the number of products (written over).
+
+    Directions are not made orthogonal anew: copies of eigenvalues that this lets in do not change the largest. It
+    ends when the residual |A u - top u| = beta |s| of the Ritz vector is below the accuracy (Paige 1980).
+    """
+    vector, before = start / start.norm(), torch.zeros_like(start)
+    diagonal, beside, top = list[float](), list[float](), 0.0
+    for _ in range(_MOST_PRODUCTS):
+        image = product(vector)
+        diagonal.append(float(vector @ image))
+        image.sub_(vector, alpha=diagonal[-1]).sub_(before, alpha=beside[-1] if beside else 0.0)
+        size = float(image.norm())
+        if not math.isfinite(size):  # squares leave the range of numbers behind many layers of large weights
+            largest = float(image.abs().max())
+            size = largest * float((image / largest).norm())
+        matrix = np.diag(diagonal) + np.diag(beside, 1) + np.diag(beside, -1)
+        values, vectors = np.linalg.eigh(matrix)
+        top = float(values[-1])
+        if size * abs(float(vectors[-1, -1])) <= _ACCURACY * abs(top) or size <= 1e-12 * abs(top):
+            break
+        beside.append(size)
+        before, vector = vector, image.div_(size)
+    return max(top, 0.0), len(diagonal)
+
+
+class Tangent:
+    """Outputs of a model for ``x``, and their linear response to the parameters of these names.
+
+    J t and J^T v are each one backward pass over a graph that is kept: J t is the gradient of <J^T u, t> by u, exact
+    because J^T u is linear in u. It needs no forward-mode derivatives, so recurrent layers have it too.
+
+    A context manager: inside, attention is written out, because its fused kernels have no second derivative.
+    """
+
+    def __init__(self, model: nn.Module, x: Tensor, names: Collection[str]) -> None:
+        self.model, self.x = model, x
+        self.weights = {name: p for name, p in model.named_parameters() if name in names}
+        self._kernels = differentiable_kernels()
+
+    def __enter__(self) -> Tangent:
+        self._kernels.__enter__()
+        with torch.enable_grad():
+            self.outputs: Tensor = self.model(self.x)
+            if not self.outputs.requires_grad:
+                raise NotSupportedError(
+                    "no trained parameter reaches the outputs: there is nothing to train."
+                )
+            self._probe = torch.zeros_like(self.outputs, requires_grad=True)
+            pulled = torch.autograd.grad(
+                self.outputs,
+                list(self.weights.values()),
+                self._probe,
+                create_graph=True,
+                allow_unused=True,
+            )
+        self._used = [place for place, part in enumerate(pulled) if part is not None and part.requires_grad]
+        self._pulled = [pulled[place] for place in self._used]
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._kernels.__exit__(kind, error, trace)
+
+    def push(self, changes: Sequence[Tensor]) -> Tensor:
+        """J t: the change of the outputs when the parameters change by t."""
+        chosen = [changes[place] for place in self._used]
+        (found,) = torch.autograd.grad(self._pulled, self._probe, chosen, retain_graph=True)
+        return found
+
+    def pull(self, vector: Tensor) -> list[Tensor]:
+        """J^T v, by parameter."""
+        found = torch.autograd.grad(
+            self.outputs, list(self.weights.values()), vector, retain_graph=True, allow_unused=True
+        )
+        return [torch.zeros_like(p) if g is None else g for p, g in zip(self.weights.values(), found)]
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """``trained``: the loss on the samples of the training at its end; ``unseen``: the least on the others."""
+
+    trained: float
+    unseen: float
+    samples: int  # held out
+
+
+def divided(total: int, seed: Seed) -> tuple[Tensor, Tensor]:
+    """Places of the samples to train on, and of a fifth that is held out."""
+    order = torch.randperm(total, generator=torch_generator(seed))
+    cut = total - total // 5
+    return order[:cut].sort().values, order[cut:].sort().values
+
+
+def held_out(setup: Setup) -> HeldOut:
+    """A short training on four fifths of some samples: by descent at its best rate, or another optimizer as given."""
+    case = Case(setup)
+    wanted = affordable_samples(setup, _DIVIDED, STEP_PASSES * _DIVIDED_STEPS, _DIVIDED_WORK)
+    task = case.chosen(max(FEWEST_DIVIDED, wanted))
+    parts = divided(len(task.x), setup.seed)
+    ours, theirs = (task.taken(places) for places in parts)
+    recipe = setup.recipe
+    if recipe.is_descent:
+        recipe = recipe.scaled(edge(case).recommended / recipe.rate)
+    model = copy.deepcopy(case.model)
+    optimizer, least = recipe.build(model), theirs.value(model)
+    for step in track(range(_DIVIDED_STEPS), "training without samples held out"):
+        descend(optimizer, model, ours)
+        if step % _LOOKS == _LOOKS - 1:
+            least = min(least, theirs.value(model))  # what is no number is never less
+    return HeldOut(ours.value(model), least, len(theirs.x))

@@ -1,0 +1,59 @@
+"""Small networks are examined by one thread, large ones by all, and nobody's setting is changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import nn
+
+from foretrain.doctor.examine import Training, make_setup
+from foretrain.doctor.setup import Work, count_work, suited_threads
+
+
+@pytest.fixture
+def _two_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(
+    ("model", "shape", "largest", "total"),
+    [
+        (nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 3)), (5,), 35, 35 + 21),
+        (nn.Sequential(nn.Conv2d(2, 3, 3, padding=1), nn.Flatten()), (2, 4, 4), 3 * 16 * 18, 3 * 16 * 18),
+        (
+            nn.LSTM(4, 6, batch_first=True),
+            (9, 4),
+            24 * 6,
+            9 * 24 * (4 + 6),
+        ),  # the largest call is one step in time
+        (nn.ReLU(), (5,), 0, 0),
+    ],
+)
+def test_multiplications_of_the_layers(
+    model: nn.Module, shape: tuple[int, ...], largest: int, total: int
+) -> None:
+    assert count_work(model, torch.randn(1, *shape)) == Work(largest, total)
+
+
+@pytest.mark.usefixtures("_two_threads")
+@pytest.mark.parametrize(("width", "threads"), [(16, 1), (2000, 2)])
+def test_threads_by_the_size_of_layers(width: int, threads: int) -> None:
+    model = nn.Sequential(nn.Linear(2, width), nn.Linear(width, width), nn.Linear(width, 1)).train()
+    setup = make_setup(model, torch.randn(64, 2), torch.randn(64, 1), Training(optimizer=0.1))
+    seen = list[int]()
+
+    def interrupted() -> None:
+        with suited_threads(setup):
+            seen.append(torch.get_num_threads())
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        interrupted()
+    assert seen == [threads]
+    assert torch.get_num_threads() == 2
+    assert setup.model.training
