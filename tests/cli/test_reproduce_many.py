@@ -252,5 +252,5 @@ def test_a_folder_in_which_another_process_works_is_refused(
         other.stdout.readline()  # the lock is held
         assert main(call) == 2
         other.communicate(b"\n")
-    assert "another process" in capsys.readouterr().err
+    assert "another writer" in capsys.readouterr().err
     assert main(call) == 0

@@ -67,7 +67,7 @@ def test_a_folder_of_another_run_is_refused(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("x")
     with pytest.raises(FileError, match="holds other files"):
         Parts(tmp_path, {"seed": 1})
-    with pytest.raises(FileError, match="is not a folder"):
+    with pytest.raises(FileError, match="is a file"):
         Parts(tmp_path / "mine.txt", {"seed": 1})
 
 
@@ -124,7 +124,7 @@ def test_a_new_folder_that_another_process_is_about_to_claim_is_refused(tmp_path
     with subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path / ".lock")], **pipes) as other:
         assert other.stdout is not None
         other.stdout.readline()  # the lock is held
-        with pytest.raises(FileError, match="another process"):
+        with pytest.raises(FileError, match="another writer"):
             Parts(tmp_path, {"seed": 1})
         other.communicate(b"\n")
     assert not (tmp_path / "experiment.json").exists()

@@ -27,7 +27,7 @@ from urllib.parse import urlsplit
 from foretrain.support import dask_tasks
 from foretrain.support.arguments import whole_number
 from foretrain.support.errors import EngineError, InputError, NotSupportedError
-from foretrain.support.processes import end_with
+from foretrain.support.processes import end_with, safe_path
 from foretrain.support.progress import track
 
 T = TypeVar("T")
@@ -142,7 +142,8 @@ def _local_session(backend: str, workers: int | None, count: int, return_as: str
     with joblib.parallel_config(backend=backend, **inner):
         execute = joblib.Parallel(n_jobs=used, return_as=return_as)
     try:
-        yield execute
+        with safe_path():
+            yield execute
     except BrokenProcessPool as error:
         raise WorkerDiedError(
             "a worker process was killed, most likely for lack of memory: use fewer workers or smaller tasks."

@@ -17,7 +17,7 @@ from stored_models import content, copied, inputs, leftovers, lose, network, rec
 
 import foretrain as ft
 from foretrain.empirical import StoredKernel, ntk
-from foretrain.empirical.stored_kernel import skeleton
+from foretrain.empirical.stored_kernel import create
 from foretrain.support.errors import FileError, InputError, NotEnoughMemoryError
 
 
@@ -178,7 +178,7 @@ def test_files_of_zarr_are_written_again(by: Any, short: bool, tmp_path: Path) -
 def test_a_finished_store_is_not_written_to(
     whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(skeleton, "_write", None)
+    monkeypatch.setattr(create, "_write", None)
     path = Path(shutil.copytree(whole, tmp_path / "k.zarr"))
     before = {file: file.stat().st_mtime_ns for file in path.rglob("*")}
     stored(path, network(), inputs(12), workers=1)
@@ -274,9 +274,7 @@ def test_a_disk_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Monke
     def refuse(*_: Any, **__: Any) -> None:
         raise OSError(30, "Read-only file system")
 
-    from foretrain.empirical.stored_kernel import place
-
-    monkeypatch.setattr(place, "create", refuse)
+    monkeypatch.setattr(create, "create", refuse)
     with pytest.raises(FileError, match=r"\(Read-only file system\).*store="):
         stored(tmp_path / "k.zarr", network(), inputs(5))
 

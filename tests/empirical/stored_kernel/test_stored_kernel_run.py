@@ -12,7 +12,7 @@ from stored_models import content, copied, inputs, kinds, leftovers, lose, netwo
 from torch import Tensor, nn
 
 import foretrain as ft
-from foretrain.empirical.stored_kernel import driver
+from foretrain.empirical.stored_kernel import computation
 from foretrain.empirical.stored_kernel.tasks import Worker
 from foretrain.empirical.tangent_kernel.kernel import ntk
 from foretrain.empirical.tangent_kernel.planning import GraphChangedError
@@ -89,7 +89,7 @@ def test_tiles_are_not_computed_twice(tmp_path: Path, monkeypatch: pytest.Monkey
     after = {tile: record["seconds"] for tile, record in records(path).items()}
     assert content(path) == whole
     assert {tile for tile in after if after[tile] != before[tile]} == {"1-3", "2-2"}
-    monkeypatch.setattr(driver, "_Driver", None)
+    monkeypatch.setattr(computation, "_Computation", None)
     stored(path, model, x)  # a finished one is opened without any work
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 from foretrain.experiments.sweep.journal import LOG
-from foretrain.support.frame_log import scan
+from foretrain.support.durable import scan
 
 DRAWN = '''
 import os, time

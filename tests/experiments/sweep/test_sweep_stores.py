@@ -78,7 +78,7 @@ def test_two_writers_are_kept_apart(tmp_path: Path) -> None:
     spec = write_fragile(tmp_path, "[0, 1]")
     with (
         journal.opened(Plan.of(spec, None), extend=False),
-        pytest.raises(FileError, match=r"another process"),
+        pytest.raises(FileError, match="another writer"),
     ):
         sweep(spec, workers=1)
     assert sweep(spec, workers=1).done == 2

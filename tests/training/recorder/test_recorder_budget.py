@@ -12,7 +12,7 @@ from recorded_runs import data, network, sgd, train
 from torch import nn
 
 from foretrain.support.errors import InputError
-from foretrain.training.recorder import Recorder, entry, read, session
+from foretrain.training.recorder import Recorder, read, recorder, session
 from foretrain.training.recorder import budget as module
 from foretrain.training.recorder.budget import BOOKKEEPING, Budget, Pace
 
@@ -120,7 +120,7 @@ def test_without_a_limit_everything_is_recorded(monkeypatch: pytest.MonkeyPatch)
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The time of all parts of the recorder."""
     found = Clock()
-    for part in (module, entry, session):
+    for part in (module, recorder, session):
         monkeypatch.setattr(part, "time", found)
     return found
 

@@ -90,7 +90,7 @@ def test_an_error_of_the_training_is_passed_on_and_the_records_are_kept(tmp_path
 def test_a_full_disk_does_not_end_the_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import os
 
-    from foretrain.support import frame_log
+    from foretrain.support.durable import log
 
     class Full:
         """A system whose disk takes 50 bytes more."""
@@ -111,7 +111,7 @@ def test_a_full_disk_does_not_end_the_training(tmp_path: Path, monkeypatch: pyte
     with recorder(tmp_path / "run", model, optimizer=optimizer, every=1) as found:
         train(model, optimizer, 2)
         with monkeypatch.context() as patch:
-            patch.setattr(frame_log, "os", Full())
+            patch.setattr(log, "os", Full())
             with pytest.warns(UserWarning, match="step 3.*No space left"):
                 train(model, optimizer, 2)
     assert found.steps == 4
@@ -119,10 +119,10 @@ def test_a_full_disk_does_not_end_the_training(tmp_path: Path, monkeypatch: pyte
 
 
 def test_only_its_own_process_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from foretrain.training.recorder import entry
+    from foretrain.training.recorder import recorder as module
 
     with recorder(tmp_path / "run", network(), every=1) as found:
-        monkeypatch.setattr(entry.os, "getpid", lambda: -1)
+        monkeypatch.setattr(module.os, "getpid", lambda: -1)
         found.step()
         monkeypatch.undo()
         assert found.records == 1

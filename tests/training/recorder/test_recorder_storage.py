@@ -15,8 +15,8 @@ import pytest
 from recorded_runs import MSE, data, network, sgd, train
 from torch import nn
 
+from foretrain.support.durable import frame, scan
 from foretrain.support.errors import FileError, InputError
-from foretrain.support.frame_log import frame, scan
 from foretrain.training.recorder import Recorder, read
 from foretrain.training.recorder.reading import LOG
 
@@ -139,7 +139,7 @@ def test_one_writer_at_a_time(tmp_path: Path) -> None:
     code = (
         "import fcntl, sys\n"
         "held = open(sys.argv[1] + '/.lock', 'wb')\n"
-        "fcntl.lockf(held, fcntl.LOCK_EX)\n"
+        "fcntl.flock(held, fcntl.LOCK_EX)\n"
         "print('held', flush=True)\n"
         "sys.stdin.read()\n"
     )
@@ -150,13 +150,13 @@ def test_one_writer_at_a_time(tmp_path: Path) -> None:
     ) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == "held\n"
-        with pytest.raises(FileError, match="another Recorder"):
+        with pytest.raises(FileError, match="another writer"):
             record(folder, 1, resume=True)
         other.kill()
     record(folder, 1, resume=True)  # a killed process holds nothing
     own = network()
     with Recorder(folder, own, "loss", batch=data(), loss=MSE, resume=True, budget=None):
-        with pytest.raises(FileError, match="another Recorder"):
+        with pytest.raises(FileError, match="another writer"):
             record(folder, 1, resume=True)
         assert read(folder).sizes["step"] == 3  # reading is free
 

@@ -14,7 +14,7 @@ import uuid
 import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -24,15 +24,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrain.empirical.stored_kernel.grid import Tile
-from foretrain.empirical.stored_kernel.layout import FORMAT, Layout, attributes, is_stored_kernel
-from foretrain.empirical.stored_kernel.skeleton import ARRAY, RUNS
+from foretrain.empirical.stored_kernel.identity import FORMAT
+from foretrain.empirical.stored_kernel.layout import ARRAY, RUNS, Layout, attributes, is_stored_kernel
 from foretrain.support.atomic import restore
+from foretrain.support.durable import Lock
 from foretrain.support.errors import FileError, ForetrainError
-from foretrain.support.processes import lock
 from foretrain.support.progress import track
 from foretrain.support.store import RECORDS, TILES
 
-_LOCK = ".lock"
 # Parameters that all workers must treat in another way, because some samples ask for it.
 _ASIDE = ".aside.json"
 _READERS = 2  # threads that verify checksums
@@ -179,23 +178,15 @@ class Folder:
             return {"unreadable": [], "by_gradient": []}
         return found
 
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Only one run writes to a store; the system takes the lock back however a run ends."""
-        with clear_errors(self.path), (self.path / _LOCK).open("ab") as file:
-            try:
-                is_ours = lock(file)
-            except OSError as error:
-                # Where the file system knows no locks, two runs at once still end in valid tiles: the later goes on.
-                if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL):
-                    raise
-                is_ours = True
-            if not is_ours:
-                raise FileError(
-                    f"another run is writing to {self.path} right now: wait for it to end, or choose another "
-                    "`store=`."
-                )
-            yield
+    def lock(self) -> Lock:
+        """Only one run writes to a store."""
+        return Lock(self.path, "kernel", "`store=`")
+
+    def remove_old_runs(self) -> None:
+        """What runs that were killed left of model and data; nothing if another run is at work."""
+        if (self.path / RUNS).exists():
+            with suppress(FileError), self.lock():
+                shutil.rmtree(self.path / RUNS, ignore_errors=True)
 
     def begin(self) -> Run:
         """A run of its own; whatever an earlier one left is removed."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from importlib import import_module
@@ -13,8 +14,8 @@ import torch
 from torch import Tensor
 
 from foretrain.empirical.models.batches import Batch
-from foretrain.empirical.stored_kernel.fingerprint import leaves
 from foretrain.empirical.stored_kernel.folder import Run
+from foretrain.empirical.stored_kernel.identity import leaves
 from foretrain.empirical.tangent_kernel.engine import Engine, probe
 from foretrain.empirical.tangent_kernel.kernel import KernelOptions, prepare
 from foretrain.empirical.tangent_kernel.planning import GraphChangedError
@@ -92,21 +93,40 @@ def _compact(batch: Batch) -> Batch:
     return batch.pick(range(batch.count)) if parts else batch
 
 
+def refuse_unsendable(job: Job) -> None:
+    """Models can refuse to be pickled in any way: that is found out before anything is touched."""
+    _pickle(job, _Nowhere())
+
+
 def send(job: Job, run: Run) -> str:
     """Write the job where workers find it; gives the digest by which they know that it is the right one."""
+    _pickle(job, run.place / _FILE)
+    return _digest(run.place / _FILE)
+
+
+class _Nowhere(io.RawIOBase):
+    """Takes any bytes and keeps none."""
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        return len(memoryview(data).cast("B"))
+
+
+def _pickle(job: Job, target: Path | _Nowhere) -> None:
     second = None if job.second is None else _compact(job.second)
     job = replace(job, first=_compact(job.first), second=second)
     try:
-        torch.save(job, run.place / _FILE, pickle_module=import_module("cloudpickle"))
+        torch.save(job, target, pickle_module=import_module("cloudpickle"))  # type: ignore[arg-type]
     except OSError:
         raise
-    except Exception as error:  # models can refuse to be pickled in any way
+    except Exception as error:
         reason = str(error).partition("\n")[0].rstrip(".:") or type(error).__name__
         raise NotSupportedError(
             f"the model or its inputs cannot be sent to other processes ({reason}): "
             "pass `engine='threads'`, or `workers=1`."
         ) from error
-    return _digest(run.place / _FILE)
 
 
 def received(run: Run, digest: str) -> Job:

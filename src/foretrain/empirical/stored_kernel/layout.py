@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 
 from foretrain.empirical.stored_kernel.grid import Grid
-from foretrain.empirical.stored_kernel.witness import Witness
+from foretrain.empirical.stored_kernel.identity import FORMAT, SampleValues
 from foretrain.support.store import TILES
 
-FORMAT = 2
+ARRAY = "kernel"
+RUNS = ".run"  # what only a run that goes on needs
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Layout:
     fingerprint: Mapping[str, str]
     model: str
     routes: Mapping[str, str]
-    witness: Witness
+    sample_values: SampleValues
 
     @property
     def width(self) -> int:
@@ -72,7 +73,7 @@ class Layout:
             "fingerprint": dict(self.fingerprint),
             "model": self.model,
             "routes": dict(self.routes),
-            "witness": asdict(self.witness),
+            "witness": asdict(self.sample_values),
         }
 
     @staticmethod
@@ -90,7 +91,7 @@ class Layout:
             found["fingerprint"],
             found["model"],
             found["routes"],
-            Witness.from_json(found["witness"]),
+            SampleValues.from_json(found["witness"]),
         )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrain.empirical.stored_kernel.skeleton import ARRAY
+from foretrain.empirical.stored_kernel.layout import ARRAY
 from foretrain.support.errors import FileError, InputError
 
 

@@ -124,18 +124,10 @@ def ntk(  # type: ignore[misc]  # the overloads leave the other options to this 
     with unchanged(model):
         tangents, first, second = prepare(model, x, x2, options)
         if store is not None:
-            from foretrain.empirical.stored_kernel import run
+            from foretrain.empirical.stored_kernel import Prepared, Stored, compute
 
-            return run(
-                (tangents, first, second),
-                store,
-                by=by,
-                engine=engine,
-                workers=workers,
-                side=size,
-                memory=memory,
-                overwrite=overwrite,
-            )
+            stored = Stored(store, engine, workers, memory, side=size, overwrite=overwrite)
+            return compute(Prepared(tangents, first, second, by), stored)
         values, working = tangents.until_settled(lambda: assemble(tangents, first, second, size))
     labels = tuple(dict.fromkeys(tangents.labels.values())) if by is not None else None
     return TangentKernel(

@@ -5,7 +5,6 @@
 
 ``many``       the run: what is finished already, what is left, in which order
 ``one``        one experiment of it: its numbers, its files, or its error
-``processes``  tasks in processes of their own
 ``record``     how one experiment ended, and the file that keeps it
 ``outcome``    all records together: verdict, tables, picture and dataset
 """

@@ -11,9 +11,9 @@ from foretrain.experiments.experiment import Scale
 from foretrain.experiments.parts import Parts
 from foretrain.experiments.runs.one import Task, perform
 from foretrain.experiments.runs.outcome import Run
-from foretrain.experiments.runs.processes import run_apart
 from foretrain.experiments.runs.record import Record, kept_record
 from foretrain.support.errors import ForetrainWarning, InputError
+from foretrain.support.processes import run_apart
 from foretrain.support.progress import Progress
 from foretrain.support.user_warnings import warn_user
 

@@ -25,22 +25,24 @@ _BATCH = 8  # points for each worker at a time, of engines that hand results ove
 
 
 class Driver:
-    """Hands points out until none is missing; ``write`` keeps what became of one."""
+    """Hands points out until none is missing."""
 
-    def __init__(
-        self, spec: Spec, write: Callable[[Outcome], None], engine: object, workers: int | None
-    ) -> None:
-        self._spec, self._keep = spec, write
-        self._engine, self._workers = engine, workers
+    def __init__(self, spec: Spec, engine: object, workers: int | None) -> None:
+        self._spec, self._engine, self._workers = spec, engine, workers
         self._local = engine is None or engine == "local"
+        self._keep: Callable[[Outcome], None]
         self._answers = False  # whether the engine has been there in this run
         self.written = 0  # points, finished or failed
 
-    def finish(self, wanted: Sequence[Point]) -> None:
-        """One round is enough unless workers die; when only killers seem to be left, each point is computed alone."""
-        left, away, alone = {point.key: point for point in wanted}, 0, False
-        if left and self._engine != "threads" and not self._is_here:
+    def refuse_unsendable(self) -> None:
+        """Refuse a function that cannot reach the processes that shall compute it."""
+        if self._engine != "threads" and not self._is_here:
             refuse_unsendable(self._spec.target.function, self._spec.target.name)
+
+    def finish(self, wanted: Sequence[Point], keep: Callable[[Outcome], None]) -> None:
+        """One round is enough unless workers die; when only killers seem to be left, each point is computed alone."""
+        self._keep = keep
+        left, away, alone = {point.key: point for point in wanted}, 0, False
         while left:
             before = len(left)
             try:

@@ -87,6 +87,9 @@ def sweep(
 
     engines.check(engine, workers)
     plan = Plan.of(spec, store)
+    driver = Driver(plan.spec, engine, workers)
+    if plan.wanted(journal.read_log(plan.store) or journal.Contents(), retry_failed=retry_failed):
+        driver.refuse_unsendable()
     snapshots = Snapshots(plan)
     with journal.opened(plan, extend=extend) as book:
 
@@ -94,9 +97,8 @@ def sweep(
             book.write(outcome)
             snapshots.refresh()
 
-        driver = Driver(plan.spec, write, engine, workers)
         try:
-            driver.finish(plan.wanted(book.contents, retry_failed=retry_failed))
+            driver.finish(plan.wanted(book.contents, retry_failed=retry_failed), write)
         finally:  # after an interruption too there are data to load
             contents, data = snapshots.write()
     return Sweep(plan, data, driver.written, _errors(data), _warnings(contents, plan))

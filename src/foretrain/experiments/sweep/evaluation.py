@@ -7,14 +7,13 @@ from __future__ import annotations
 import inspect
 import os
 import re
+import signal
 import sys
 import threading
 import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
-from concurrent.futures import TimeoutError as TooLong
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager, redirect_stdout
 from dataclasses import dataclass
 from functools import lru_cache
@@ -25,7 +24,7 @@ from typing import Any, Self
 
 from foretrain.experiments.sweep.answers import labelled, packed
 from foretrain.support.errors import ForetrainError, InputError
-from foretrain.support.processes import end_with
+from foretrain.support.processes import DeadWorkerError, WorkerProcess, end_with
 
 _HERE = Path(__file__).parent
 _THREADS = "OMP_NUM_THREADS"
@@ -204,14 +203,11 @@ def _peak_bytes() -> int:
 _process = _Process()
 
 
-_EXIT_CODES = re.compile(r"\{(?P<codes>[^}]*)\}")
-
-
 class LoneWorker:
     """A process that computes one point after another, and is replaced when it dies; used in a ``with`` block."""
 
     def __init__(self) -> None:
-        self._pool: Any = None
+        self._process: WorkerProcess | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -221,28 +217,26 @@ class LoneWorker:
 
     def outcome(self, task: Task, patience: float | None = None) -> Outcome | None:
         """Of a point; None if it takes longer than so many seconds, and then it is ended."""
-        from joblib.externals.loky import ProcessPoolExecutor
-
-        if self._pool is None:
-            self._pool = ProcessPoolExecutor(max_workers=1, initializer=end_with, initargs=(os.getpid(),))
+        self._process = self._process or WorkerProcess()
         start = time.perf_counter()
         try:
-            found: Outcome = self._pool.submit(evaluate, task).result(patience)
-        except TooLong:
+            self._process.ask(evaluate, task)
+            if not self._process.connection.poll(patience):
+                self._stop()
+                return None
+            found: Outcome = self._process.answer()
+        except DeadWorkerError as error:
             self._stop()
-            return None
-        except BrokenProcessPool as error:
-            self._stop()
-            return Outcome(task.key, time.perf_counter() - start, error=_death(error))
-        except BaseException:
-            self._stop()
-            raise
+            code = error.code or 0
+            told = f"{signal.Signals(-code).name}({code})" if code < 0 else f"EXIT({code})"
+            died = f"its worker process died ({told}): it was killed, crashed, or ran out of memory."
+            return Outcome(task.key, time.perf_counter() - start, error=died)
         return found
 
     def _stop(self) -> None:
-        pool, self._pool = self._pool, None
-        if pool is not None:
-            pool.shutdown(wait=True, kill_workers=True)
+        process, self._process = self._process, None
+        if process is not None:
+            process.end()
 
 
 def refuse_unsendable(function: Callable[..., Any], name: str) -> None:
@@ -254,9 +248,3 @@ def refuse_unsendable(function: Callable[..., Any], name: str) -> None:
             f"{name} cannot be sent to other processes ({error}): make inside the function what cannot be copied, or "
             "use one worker, which is this process."
         ) from error
-
-
-def _death(error: BrokenProcessPool) -> str:
-    codes = _EXIT_CODES.search(str(error))
-    told = f" ({codes['codes']})" if codes else ""
-    return f"its worker process died{told}: it was killed, crashed, or ran out of memory."

@@ -17,9 +17,9 @@ from foretrain._version import __version__
 from foretrain.experiments.sweep.evaluation import Outcome
 from foretrain.experiments.sweep.plan import Plan
 from foretrain.experiments.sweep.spec import Spec
+from foretrain.support.atomic import new_file
+from foretrain.support.durable import Frame, Log, WorkFolder, damage, frame, read_frames
 from foretrain.support.errors import FileError, ForetrainError, ForetrainWarning
-from foretrain.support.frame_log import Frame, Log, create, damage, frame, read_frames
-from foretrain.support.processes import lock
 from foretrain.support.store import DATA, save
 from foretrain.support.user_warnings import warn_user
 
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from foretrain.experiments.sweep.plan import Plan
 
 LOG = "points.log"
-_LOCK = ".lock"
 _FORMAT = 1
 _ENDS = 3  # values that a message names
 _SYNC_SECONDS = 0.2  # between waits for the disk, which take longer than many a point
@@ -124,20 +123,23 @@ class Journal:
 @contextmanager
 def opened(plan: Plan, *, extend: bool) -> Iterator[Journal]:
     """The folder, made anew or gone on with, for one writer at a time."""
-    path, spec = plan.store, plan.spec
-    _refuse_other_files(path)
-    with _locked(path):
-        contents = read_log(path)
-        if contents is None:
-            create(path / LOG, frame(_beginning("header", spec)))
-            contents = read_log(path)
-            assert contents is not None
-        tell_damage(path, contents)
+    place = WorkFolder(plan.store, LOG, "sweep", "store")
+    if (contents := read_log(plan.store)) is not None:
+        has_grown(plan, contents, extend=extend)  # refused before anything is touched
+    else:
+        place.holds_work()
+    with place.lock():
+        if not place.holds_work():
+            with new_file(plan.store / LOG) as path:
+                path.write_bytes(frame(_beginning("header", plan.spec)))
+        contents = read_log(plan.store)
+        assert contents is not None
+        tell_damage(plan.store, contents)
         grown = has_grown(plan, contents, extend=extend)
-        journal = Journal(path, contents)
+        journal = Journal(plan.store, contents)
         try:
             if grown:
-                journal.extend(spec)
+                journal.extend(plan.spec)
             yield journal
         finally:
             journal.close()
@@ -201,32 +203,6 @@ def _told(value: Any) -> str:
 
 def _beginning(kind: str, spec: Spec) -> dict[str, Any]:
     return {"kind": kind, "format": _FORMAT, "version": __version__, "identity": spec.identity()}
-
-
-def _refuse_other_files(path: Path) -> None:
-    if path.exists() and not path.is_dir():
-        raise FileError(f"{path} is a file: give the name of a folder for the store.")
-    if path.is_dir() and not (path / LOG).exists():
-        inside = [entry.name for entry in path.iterdir() if not entry.name.startswith(".")]
-        if inside:
-            raise FileError(f"{path} holds other files and no sweep: choose another store.")
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        file = (path / _LOCK).open("ab")
-    except OSError as error:
-        raise FileError(
-            f"{path} cannot be written ({error.strerror or error}): choose another store."
-        ) from error
-    with file:
-        if not lock(file):
-            raise FileError(
-                f"another process is running the sweep in {path}: wait for it to end, or choose another store."
-            )
-        yield
 
 
 _EVERY = 15.0  # seconds between them

@@ -14,13 +14,18 @@ from foretrain.support.progress import in_main_process, on_terminal
 
 
 def on_every_step(
-    optimizer: torch.optim.Optimizer, advance: Callable[..., None]
+    optimizer: torch.optim.Optimizer, method: Callable[[], Callable[[], None] | None]
 ) -> torch.utils.hooks.RemovableHandle:
-    """Call ``advance`` after every step, from the outside.
+    """Call what a weak reference holds after every step, from the outside; the optimizer keeps no recorder alive.
 
     torch wraps the method ``step`` of every class of which there was an optimizer. One that calls the method of its
     base class may therefore run the hook for that as well, before its own step is over.
     """
+
+    def advance(*_: object) -> None:
+        if (own := method()) is not None:
+            own()
+
     if sum("step" in vars(kind) for kind in type(optimizer).__mro__ if kind is not torch.optim.Optimizer) < 2:
         return optimizer.register_step_post_hook(advance)
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from foretrain.support.durable import Frame, damage, read_frames
 from foretrain.support.errors import FileError, ForetrainWarning, unknown_name
-from foretrain.support.frame_log import Frame, damage, read_frames
 from foretrain.support.user_warnings import warn_user
 from foretrain.training.recorder.values import STEP
 
@@ -61,6 +61,7 @@ class Contents:
     failures: list[dict[str, Any]] = field(default_factory=list)
     closing: dict[str, Any] = field(default_factory=dict)
     end: int = 0
+    forgotten: bool = False  # whether whole frames come after the end
 
     @property
     def last_step(self) -> int:
@@ -94,6 +95,7 @@ def read_log(folder: Path, until: int | None = None) -> Contents:
     for frame in frames:
         entry, kind = frame.entry, frame.entry["kind"]
         if until is not None and entry[STEP] > until:
+            found.forgotten = True
             break
         if kind == "header":
             found.header = entry

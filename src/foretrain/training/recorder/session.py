@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from foretrain.support.durable import frame
 from foretrain.support.errors import InputError
-from foretrain.support.frame_log import frame
 from foretrain.training.observables.registry import Observable
 from foretrain.training.recorder.budget import BOOKKEEPING, Budget
 from foretrain.training.recorder.folder import Folder
@@ -143,7 +143,7 @@ class Session:
             "values": [variable.entry for variable in taken.measured],
         }
         parts.append(frame(record, b"".join(variable.values.tobytes() for variable in taken.measured)))
-        self._folder.log.append(b"".join(parts))
+        self._folder.append(b"".join(parts))
         self._layouts |= layouts
         self.written += 1
         seen = {variable.observable for variable in taken.measured}

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from foretrain.support.atomic import new_file
 from foretrain.support.errors import FileError
 
 _MARK = b"\x93FTR"
@@ -90,12 +89,6 @@ def _frame_at(data: bytes, start: int) -> Frame | None:
         return None
     line, _, body = payload.partition(b"\n")
     return Frame(json.loads(line), body, start, stop)
-
-
-def create(path: Path, first: bytes) -> None:
-    """A new log with its first frame: it appears with it or not at all."""
-    with new_file(path) as partial:
-        partial.write_bytes(first)
 
 
 class Log:

@@ -9,7 +9,7 @@ import torch
 from stored_models import inputs, network
 from torch import Tensor, nn
 
-from foretrain.empirical.stored_kernel.fingerprint import fingerprint
+from foretrain.empirical.stored_kernel.identity import fingerprint
 from foretrain.empirical.tangent_kernel.kernel import KernelOptions, prepare
 
 

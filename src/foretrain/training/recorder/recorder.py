@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 import warnings
+import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -16,9 +17,10 @@ import torch
 from torch import nn
 
 from foretrain.support.answers import Answer, Figure, Result
-from foretrain.support.errors import InputError
-from foretrain.support.frame_log import frame
+from foretrain.support.durable import frame
+from foretrain.support.errors import ForetrainWarning, InputError
 from foretrain.support.store import DATA, save
+from foretrain.support.user_warnings import warn_user
 from foretrain.training.observables.registry import Asked, found
 from foretrain.training.recorder.arguments import (
     Counting,
@@ -147,10 +149,12 @@ class Recorder(Result):
         try:
             self._begin(batch)
         except BaseException:
-            self._folder.abandon()
+            self._folder.close()
             raise
         if counted is not None:
-            self._hook = on_every_step(counted, self._advance)
+            self._hook = on_every_step(counted, weakref.WeakMethod(self._advance))
+        self._lost = weakref.finalize(self, _let_go, self._folder, self._hook)
+        self._lost.atexit = False
 
     @property
     def folder(self) -> Path:
@@ -255,7 +259,7 @@ class Recorder(Result):
         self._budget.start()
         before = self._folder.contents
         if before.records:
-            self._folder.log.append(frame({"kind": "session", "step": self._step, "started": now()}))
+            self._folder.append(frame({"kind": "session", "step": self._step, "started": now()}))
         if before.records and before.last_step == self._step:
             self._session.recorded_at = dict.fromkeys(self._observables, self._step)
         else:
@@ -324,6 +328,7 @@ class Recorder(Result):
     def _close(self, with_last: bool) -> None:
         if self._closed_after is not None:
             return
+        self._lost.detach()
         if self._hook is not None:
             self._hook.remove()
         self._line.clear()
@@ -365,6 +370,17 @@ class Recorder(Result):
             "overhead": self.overhead,
             "skipped": {name: self._skipped[name] for name in self._observables},
         }
-        self._folder.log.append(frame(closing))
+        self._folder.append(frame(closing))
         save(self.to_dataset(), self.folder / DATA, overwrite=True)
         self._closing_seconds = time.perf_counter() - start
+
+
+def _let_go(folder: Folder, hook: torch.utils.hooks.RemovableHandle | None) -> None:
+    """Of a recorder that nobody refers to any more, as after an exception: what it has recorded stays."""
+    if hook is not None:
+        hook.remove()
+    folder.close()
+    told = (
+        f"the Recorder in {folder.path} is lost before it was closed: keep it, or use it in a `with` block."
+    )
+    warn_user(told, ForetrainWarning)

@@ -16,8 +16,8 @@ import torch
 from stored_models import inputs, kinds, lose, network, stored
 from torch import Tensor, nn
 
+from foretrain.empirical.stored_kernel.identity import SampleValues, sample_values
 from foretrain.empirical.stored_kernel.layout import Layout
-from foretrain.empirical.stored_kernel.witness import Witness, witness
 from foretrain.empirical.tangent_kernel.kernel import prepare
 from foretrain.support.errors import FileError
 
@@ -115,8 +115,8 @@ def test_both_sides_of_a_kernel_are_looked_at(tmp_path: Path) -> None:
             stored(tmp_path / name, Far(2.0), *sides)
 
 
-def seen(model: nn.Module, x: Tensor) -> Witness:
-    return witness(*prepare(model, x))
+def seen(model: nn.Module, x: Tensor) -> SampleValues:
+    return sample_values(*prepare(model, x))
 
 
 @pytest.mark.slow(after=1)
@@ -158,7 +158,7 @@ def test_outputs_that_cancel_are_measured_by_their_gradients() -> None:
 
 
 def test_numbers_that_are_not_finite_agree_only_with_each_other() -> None:
-    one = Witness((None, 1.0), (None, 1.0), (1.0, None), 1e-9)
+    one = SampleValues((None, 1.0), (None, 1.0), (1.0, None), 1e-9)
     assert one.agrees(one)
     assert not one.agrees(replace(one, outputs=(0.0, 1.0)))
     assert not one.agrees(replace(one, gradients=(1.0,)))
@@ -166,7 +166,7 @@ def test_numbers_that_are_not_finite_agree_only_with_each_other() -> None:
 
 
 def test_a_kernel_of_nothing_agrees_with_itself() -> None:
-    none = Witness((0.0,), (0.0,), (0.0,), 1e-9)
+    none = SampleValues((0.0,), (0.0,), (0.0,), 1e-9)
     assert none.agrees(none)
     assert not none.agrees(replace(none, outputs=(1e-200,)))
 
@@ -174,7 +174,7 @@ def test_a_kernel_of_nothing_agrees_with_itself() -> None:
 def test_it_is_kept_in_the_store(tmp_path: Path) -> None:
     stored(tmp_path / "k.zarr", network(), inputs(9), workers=1)
     tiles = json.loads((tmp_path / "k.zarr" / ".zattrs").read_text())["foretrain_tiles"]
-    assert Layout.from_json(tiles).witness == seen(network(), inputs(9))
+    assert Layout.from_json(tiles).sample_values == seen(network(), inputs(9))
 
 
 SCRIPT = """

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from foretrain.experiments.runs.processes import run_apart
+from foretrain.support.processes import run_apart
 
 
 def report(number: int) -> tuple[int, int, str]:

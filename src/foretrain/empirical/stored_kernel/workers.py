@@ -1,8 +1,10 @@
-"""Who computes the tiles: where, how many, and with how much memory each."""
+"""The options of a stored kernel, and the workers that they ask for."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from numbers import Real
+from pathlib import Path
 
 from foretrain.empirical.stored_kernel.grid import Grid, Needs
 from foretrain.support import engines
@@ -16,19 +18,32 @@ _CLUSTER_ROOM = 1e9  # bytes per worker of a cluster, whose machines are not kno
 _TASKS_PER_WORKER = 4  # of a cluster; each takes all the work it can get
 
 
-class Crew:
-    """Where the work is done, by how many, and with how much memory each."""
+@dataclass(frozen=True)
+class Stored:
+    """Where a kernel is stored, and how its tiles are computed; None is left to this machine."""
 
-    def __init__(self, engine: object, workers: int | None, memory: float | str | None) -> None:
-        self.engine, self.workers = engine, workers
-        self.is_local = engine is None or engine in ("local", "threads")
-        self.count = max(1, engines.capacity(engine, workers))
-        self._memory = None if memory is None else _checked_bytes(memory)
-        if workers is None and engine in (None, "local"):
+    folder: str | Path
+    engine: object = None
+    workers: int | None = None
+    memory: float | str | None = None  # bytes that each worker may take, or text such as "1GB"
+    side: int | None = None  # samples along a tile, which stay as they are when the store is created
+    threads: int | None = None  # of each worker, 1 by default, which stay so too
+    overwrite: bool = False
+
+
+class Workers:
+    """Who computes the tiles: where, how many, and with how much memory each."""
+
+    def __init__(self, options: Stored) -> None:
+        self.engine, self.limit = options.engine, options.workers
+        self.is_local = self.engine is None or self.engine in ("local", "threads")
+        self.count = max(1, engines.capacity(self.engine, self.limit))
+        self._memory = None if options.memory is None else _checked_bytes(options.memory)
+        if self.limit is None and self.engine in (None, "local"):
             # As many workers as the memory has room for; one needs no process of its own.
             while self.count > 1 and self.room <= 0:
                 self.count -= 1
-                self.workers = self.count
+                self.limit = self.count
 
     @property
     def in_this_process(self) -> bool:

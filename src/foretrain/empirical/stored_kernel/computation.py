@@ -1,0 +1,287 @@
+"""A kernel computed into a store: created or found, checked, and worked on until no tile is missing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from foretrain.empirical.models.batches import Batch
+from foretrain.empirical.stored_kernel import tasks
+from foretrain.empirical.stored_kernel.create import (
+    create_in_place,
+    is_whole,
+    local_folder,
+    mend,
+    require_disk,
+)
+from foretrain.empirical.stored_kernel.estimate import Estimate, Watch, samples_to_run
+from foretrain.empirical.stored_kernel.folder import Folder, Run, clear_errors
+from foretrain.empirical.stored_kernel.grid import Grid, Needs, Tile, strip_height, strips, tile_sides
+from foretrain.empirical.stored_kernel.identity import (
+    fingerprint,
+    refuse_other,
+    refuse_other_function,
+    sample_values,
+    short_description,
+)
+from foretrain.empirical.stored_kernel.jobs import Job, refuse_unsendable, send
+from foretrain.empirical.stored_kernel.layout import Layout, is_stored_kernel
+from foretrain.empirical.stored_kernel.tasks import Outcome, Task, work
+from foretrain.empirical.stored_kernel.workers import Stored, Workers
+from foretrain.empirical.tangent_kernel.engine import Engine
+from foretrain.empirical.tangent_kernel.planning import GraphChangedError
+from foretrain.support import engines
+from foretrain.support.errors import EngineError, FileError, ForetrainWarning, NotSupportedError
+from foretrain.support.store import RECORDS
+from foretrain.support.user_warnings import warn_user
+
+if TYPE_CHECKING:
+    from foretrain.empirical.stored_kernel.reading import StoredKernel
+
+_PATIENCE = 3  # times in a row that workers may die without finishing a tile
+_TRIAL_SAMPLES = 8
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A kernel that can be computed, as ``tangent_kernel.kernel.prepare`` gives it for the same ``by``."""
+
+    tangents: Engine
+    first: Batch
+    second: Batch | None
+    by: str | None = None
+
+    def needs(self) -> Needs:
+        """Bytes per sample as a small chunk shows them, and per pair of samples."""
+        tangents = self.tangents
+        few = self.first.pick([k % self.first.count for k in range(_TRIAL_SAMPLES)])
+        factors = tangents.until_settled(lambda: tangents.chunk(few))
+        held = sum(factor.bytes for own in factors.values() for factor in own.values()) / _TRIAL_SAMPLES
+        width = 1 if tangents.job.trace else len(tangents.outputs)
+        entry = len(set(tangents.labels.values())) * width**2 * tangents.dtype.itemsize
+        passes = tangents.memory.passes + max(0.0, tangents.memory.factors - held)
+        return Needs(held, passes, entry)
+
+    def layout(self, digests: Mapping[str, str], needs: Needs, workers: Workers, options: Stored) -> Layout:
+        """What is fixed when a store is created."""
+        tangents, side, threads = self.tangents, options.side, options.threads or 1
+        workers.require_processes()
+        samples = tangents.job.rows, tangents.job.columns
+        chosen = min(side or 0, samples[0]), min(side or 0, samples[1])
+        sides = chosen if side is not None else tile_sides(samples, needs, workers.room)
+        with tasks.threads(threads):
+            values = sample_values(tangents, self.first, self.second)
+        return Layout(
+            Grid(samples, sides, self.second is None),
+            tuple(tangents.outputs),
+            tangents.job.trace,
+            self.by,
+            tuple(dict.fromkeys(tangents.labels.values())) if self.by is not None else None,
+            {torch.float32: "<f4", torch.float64: "<f8"}[tangents.dtype],
+            threads,
+            digests,
+            short_description(tangents.model.function),
+            {name: str(route) for name, route in tangents.routes.items()},
+            values,
+        )
+
+
+def compute(kernel: Prepared, options: Stored) -> StoredKernel:
+    """Compute all tiles that the store does not have yet, and open it.
+
+    Everything that can be refused is refused first: an older store gives way, or is mended, only then.
+    """
+    from foretrain.empirical.stored_kernel.reading import StoredKernel
+
+    path, workers = local_folder(options.folder), Workers(options)
+    digests = fingerprint(kernel.tangents, kernel.first, kernel.second, kernel.by)
+    needs = kernel.needs()
+    is_new = options.overwrite or not is_stored_kernel(path)
+    if is_new:
+        layout = kernel.layout(digests, needs, workers, options)
+    else:
+        layout = Folder(path).layout
+        _refuse_another(path, layout, kernel, digests, options)
+        if _is_finished(Folder(path)):
+            return StoredKernel(path)
+    run = _Computation(kernel, layout, needs, workers)
+    if is_new:
+        create_in_place(path, layout)
+    folder = Folder(path)
+    with folder.lock(), clear_errors(path):
+        _mend(folder)
+        finished = len(folder.recorded())
+        if finished < len(layout.grid.tiles):
+            require_disk(path, layout, finished)
+            run.finish(folder)
+    return StoredKernel(path)
+
+
+def _refuse_another(
+    path: Path, layout: Layout, kernel: Prepared, digests: Mapping[str, str], options: Stored
+) -> None:
+    """Refuse to go on with a store that was made for something else."""
+    refuse_other(layout, digests, path)
+    side, grid = options.side, layout.grid
+    if side is not None and grid.sides != tuple(min(side, count) for count in grid.samples):
+        raise FileError(
+            f"{path} has tiles of {grid.sides[0]} x {grid.sides[1]} samples, which stays so: "
+            "leave `batch_size=` out, or pass `overwrite=True`."
+        )
+    if options.threads is not None and options.threads != layout.threads:
+        raise FileError(
+            f"{path} is computed with {layout.threads} threads per worker, which stays so: "
+            "leave `threads=` out, or pass `overwrite=True`."
+        )
+    with tasks.threads(layout.threads):
+        refuse_other_function(layout, sample_values(kernel.tangents, kernel.first, kernel.second), path)
+
+
+def _is_finished(folder: Folder) -> bool:
+    """Whether all is there and whole; then nothing stays of a run that was killed at its end, such as its model."""
+    tiles = folder.layout.grid.tiles
+    has_all = len(folder.recorded()) == len(tiles) and is_whole(folder.path, folder.layout)
+    if not has_all or folder.damaged(tiles):
+        return False
+    folder.remove_old_runs()
+    return True
+
+
+def _mend(folder: Folder) -> None:
+    """Let everything that was damaged or lost be computed again, and say so."""
+    if not is_whole(folder.path, folder.layout):
+        mend(folder.path, folder.layout)
+    if not (folder.path / RECORDS).is_dir():
+        (folder.path / RECORDS).mkdir()
+        warn_user(
+            f"{folder.path} has lost its folder {RECORDS} with the records of all tiles, which are computed again.",
+            ForetrainWarning,
+        )
+    damaged = folder.damaged(sorted(folder.recorded()))
+    if damaged:
+        folder.forget(damaged)
+        named = ", ".join(f"{i}-{j}" for i, j in damaged[:5]) + (", ..." if len(damaged) > 5 else "")
+        warn_user(
+            f"{len(damaged)} tiles of {folder.path} do not have their checksums ({named}) and are computed again.",
+            ForetrainWarning,
+        )
+
+
+class _Computation:
+    """Sends tasks out in rounds until no tile is missing; what cannot be done is refused when it is made."""
+
+    def __init__(self, kernel: Prepared, layout: Layout, needs: Needs, workers: Workers) -> None:
+        self._kernel, self._layout, self._workers = kernel, layout, workers
+        self._grid = grid = layout.grid
+        workers.require_processes()
+        workers.require_room(grid, needs)
+        self._height = strip_height(grid, needs, workers.room, workers.count)
+        self._kept = workers.room - needs.working(max(grid.sides))
+        if not self._is_here(self._task_count(set(grid.tiles))):
+            refuse_unsendable(self._job({}))
+
+    def finish(self, folder: Folder) -> None:
+        """Rounds: one is enough unless workers die or the model's graph depends on the samples."""
+        failures, everything = 0, set(self._grid.tiles)
+        while missing := everything - folder.recorded():
+            error, outcomes = self._round(folder, missing)
+            if any(outcome.graph_changed for outcome in outcomes):
+                self._set_aside(folder)
+                continue
+            if error is None and all(outcome.stopped for outcome in outcomes):
+                raise FileError(
+                    f"workers do not see the run in {folder.path}: put the store on a file system that "
+                    "all workers share, and do not touch its folder."
+                )
+            failures = 0 if len(everything - folder.recorded()) < len(missing) else failures + 1
+            if failures == _PATIENCE:
+                raise error or EngineError(
+                    f"workers ended {_PATIENCE} times without a tile: use fewer workers or a smaller `memory=`."
+                )
+
+    def _round(self, folder: Folder, missing: set[Tile]) -> tuple[EngineError | None, list[Outcome]]:
+        """All tasks handed out once; an error if workers died."""
+        workers = self._workers
+        samples = samples_to_run(self._grid, strips(self._grid, self._height), missing, workers.count)
+        estimate = Estimate(self._grid, missing, samples, workers.count)
+        outcomes: list[Outcome] = []
+        with _begun(folder) as run:
+            jobs = list(self._tasks(run, self._task_count(missing)))
+            try:
+                with Watch(folder, estimate):
+                    outcomes.extend(
+                        engines.run(work, jobs, engine=workers.engine, workers=workers.limit, ordered=False)
+                    )
+            except EngineError as error:
+                return error, outcomes
+        return None, outcomes
+
+    def _task_count(self, missing: set[Tile]) -> int:
+        cut = strips(self._grid, self._height)
+        parts = sum(any(tile in missing for tile in s.tiles(self._grid, c)) for s in cut for c in s.columns)
+        return self._workers.tasks(parts)
+
+    def _is_here(self, count: int) -> bool:
+        """Whether so many tasks are done in the memory of this process."""
+        return self._workers.in_this_process or (self._workers.is_local and count == 1)
+
+    def _tasks(self, run: Run, count: int) -> Iterator[Task]:
+        job, here = self._job(run.folder.aside()), self._is_here(count)
+        if here:
+            tasks.here[run.token] = job
+        digest = None if here else send(job, run)
+        parent = os.getpid() if self._workers.is_local and not here else None
+        for number in range(count):
+            yield Task(run.folder.path, run.token, digest, parent, number)
+
+    def _job(self, aside: Mapping[str, list[str]]) -> Job:
+        kernel = self._kernel
+        sides = kernel.first, kernel.second
+        return replace(Job.of(kernel.tangents, sides, kernel.by, self._height, self._kept), aside=aside)
+
+    def _set_aside(self, folder: Folder) -> None:
+        """Find, chunk by chunk in their order, how parameters must be treated for all chunks to go together."""
+        before = {key: set(names) for key, names in folder.aside().items()}
+        aside = {key: set(names) for key, names in before.items()}
+        everything = set(self._kernel.tangents.parameters)
+        while aside["unreadable"] != everything and (change := self._first_change(aside)) is not None:
+            new = change.unreadable - aside["unreadable"] | change.by_gradient - aside["by_gradient"]
+            aside["unreadable"] |= change.unreadable if new else everything
+            aside["by_gradient"] |= change.by_gradient
+        # What a worker met does not show here: all parameters go the way that suits any graph.
+        if aside == before:
+            aside["unreadable"] = everything
+        if aside == before:
+            raise NotSupportedError(
+                "the model's graph changes from one pass to the next: make it depend on its inputs alone."
+            )
+        with _begun(folder) as run:
+            run.set_aside(aside["unreadable"], aside["by_gradient"])
+
+    def _first_change(self, aside: Mapping[str, Iterable[str]]) -> GraphChangedError | None:
+        job = self._job({key: sorted(names) for key, names in aside.items()})
+        with tasks.threads(self._layout.threads):
+            try:
+                tangents, *sides = job.prepared()
+                for axis, batch in enumerate(side for side in sides if side is not None):
+                    for number in range(self._grid.count(axis)):
+                        tangents.chunk(batch.pick(list(self._grid.chunk(axis, number))))
+            except GraphChangedError as change:
+                return change
+        return None
+
+
+@contextmanager
+def _begun(folder: Folder) -> Iterator[Run]:
+    run = folder.begin()
+    try:
+        yield run
+    finally:
+        tasks.here.pop(run.token, None)
+        run.stop()
