@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils.parametrizations import weight_norm
 
-from foretrain.empirical.fields.recognition import find_chain
+from foretrain.empirical.autograd_graph.chain import find_chain
 from foretrain.support.errors import InputError, NotSupportedError
 
 

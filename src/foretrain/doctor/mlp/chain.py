@@ -11,18 +11,16 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 
 from foretrain.activations import Activation
 from foretrain.activations import activation as find_activation
 from foretrain.doctor.setup import Case, once
-from foretrain.empirical.fields.chain import Chain
-from foretrain.empirical.fields.recognition import find_chain
+from foretrain.empirical.autograd_graph.chain import Chain, check_chain_model, record_run
 from foretrain.support.errors import ForetrainError, NotSupportedError
 from foretrain.theory.architecture import MLP
 
@@ -118,87 +116,40 @@ class MlpChain:
 def chain_of(case: Case) -> MlpChain:
     """The MLP that the model is, or the MLP that it ends with; NotSupportedError says why there is none."""
     model = copy.deepcopy(case.model)
-    x = case.chosen(_SAMPLES).x
     layers = [module for module in model.modules() if isinstance(module, nn.Linear)]
     owned = {id(p) for module in layers for p in (module.weight, module.bias) if p is not None}
     whole = all(id(p) in owned for p in model.parameters() if p.requires_grad)
     for parameter in model.parameters():
         if id(parameter) not in owned:
             parameter.requires_grad_(False)
-    called = _called_leaves(model, x)
-    linears = [module for module in called if isinstance(module, nn.Linear)]
-    if len(linears) < (1 if whole else 2):
-        raise NotSupportedError(
-            "the model has no chain of linear layers, so the theory of MLPs does not apply."
-        )
-    _check_rest(model, linears[-1], x)
-    kind = next(model.parameters()).dtype
-    try:
-        fields = find_chain(_UpToLast(model, linears[-1], x), x.to(kind).reshape(len(x), -1))
-    except ForetrainError as error:
-        raise NotSupportedError(
+    fields, reason = (
+        None,
+        (
             "the linear layers do not simply follow one another (normalisation, skip connections, sequences or "
             "shared layers lie between), so the theory of MLPs does not apply."
-        ) from error
-    names = tuple(layer.name.removeprefix("model").removeprefix(".") for layer in fields.layers)
-    return MlpChain(fields, names, _common_activation(fields, called), whole)
-
-
-class _UpToLast(nn.Module):
-    """The model up to its last linear layer, as a function of vectors in the precision of the weights."""
-
-    def __init__(self, model: nn.Module, last: nn.Linear, like: Tensor) -> None:
-        super().__init__()
-        self.model, self.kind, self.shape = model, like.dtype, like.shape[1:]
-        self._last = [last]  # in a list, so that it is not registered twice
-
-    def forward(self, x: Tensor) -> Tensor:
-        """What the last layer gives."""
-        held: list[Tensor] = []
-        keep = self._last[0].register_forward_hook(lambda module, given, output: held.append(output.clone()))
-        try:
-            self.model(x.reshape(len(x), *self.shape).to(self.kind))
-        finally:
-            keep.remove()
-        return held[-1]
-
-
-def _called_leaves(model: nn.Module, x: Tensor) -> list[nn.Module]:
-    """Modules without children in the order of their calls."""
-    called: list[nn.Module] = []
-
-    def note(module: nn.Module, given: Any, output: Any) -> None:
-        called.append(module)
-
-    leaves = [module for module in model.modules() if not list(module.children())]
-    handles = [module.register_forward_hook(note) for module in leaves]
+        ),
+    )
     try:
-        with torch.no_grad():
-            model(x[:2])
-    finally:
-        for handle in handles:
-            handle.remove()
-    return called
+        run = record_run(model, case.chosen(_SAMPLES).x)
+        plain = [call for call in run.calls if not list(call.module.children())]  # not parametrised
+        if len(plain) < (1 if whole else 2):
+            reason = "the model has no chain of linear layers, so the theory of MLPs does not apply."
+        elif run.goes_around():
+            reason = (
+                "a skip connection leads around the last linear layer, so the model is no chain of layers."
+            )
+        else:
+            check_chain_model(model)
+            fields = run.chain(to_the_end=False)
+    except ForetrainError as error:
+        raise NotSupportedError(reason) from error
+    if fields is None:
+        raise NotSupportedError(reason)
+    names = tuple("" if layer.module is model else layer.name for layer in fields.layers)
+    return MlpChain(fields, names, _common_activation(fields), whole)
 
 
-def _check_rest(model: nn.Module, last: nn.Linear, x: Tensor) -> None:
-    """The output depends on the last linear layer alone: no skip connection leads around it."""
-    given = x[:2].clone()
-    if given.is_floating_point():
-        given.requires_grad_()
-    handle = last.register_forward_hook(lambda module, args, output: output.detach())
-    try:
-        with torch.enable_grad():
-            output = model(given)
-    finally:
-        handle.remove()
-    if output.requires_grad:
-        raise NotSupportedError(
-            "a skip connection leads around the last linear layer, so the model is no chain of layers."
-        )
-
-
-def _common_activation(fields: Chain, called: list[nn.Module]) -> Activation:
+def _common_activation(fields: Chain) -> Activation:
     """The one function between all layers; a chain of a single layer has none, which is linear."""
     if fields.depth == 1:
         return find_activation("linear")
@@ -210,7 +161,7 @@ def _common_activation(fields: Chain, called: list[nn.Module]) -> Activation:
         with torch.no_grad():
             s = fields.activate(number, z)
         pairs.append((z.double().cpu().numpy().ravel(), s.double().cpu().numpy().ravel()))
-    for candidate in _candidates(*pairs[0], called):
+    for candidate in _candidates(*pairs[0], fields.model):
         if all(_gives(candidate, *pair) for pair in pairs):
             return candidate
     raise NotSupportedError(
@@ -218,13 +169,14 @@ def _common_activation(fields: Chain, called: list[nn.Module]) -> Activation:
     )
 
 
-def _candidates(z: Array, s: Array, called: list[nn.Module]) -> Iterator[Activation]:
+def _candidates(z: Array, s: Array, model: nn.Module) -> Iterator[Activation]:
     yield from (find_activation(name) for name in _CATALOGUE)
     steepest = int(np.argmin(z))
     slope = float(s[steepest] / z[steepest]) if z[steepest] < 0 else 0.0
     if _LEAKY[0] < slope < _LEAKY[1]:
         yield find_activation("leaky_relu", slope=round(slope, 6))
-    kinds = {type(module): module for module in called if not any(True for _ in module.parameters())}
+    leaves = [module for module in model.modules() if not list(module.children())]
+    kinds = {type(module): module for module in leaves if not list(module.parameters())}
     for module in kinds.values():
         try:
             yield find_activation(module)

@@ -10,13 +10,12 @@ from typing import Any, TypedDict, Unpack
 import torch
 from torch import Tensor, nn
 
+from foretrain.empirical.autograd_graph.chain import Chain, find_chain
 from foretrain.empirical.differentials.autodiff import BACKWARD, Directions, derivative, gradients_of_changes
 from foretrain.empirical.differentials.layered import Rates as LayerRates
 from foretrain.empirical.differentials.layered import Stack, with_derivatives
 from foretrain.empirical.differentials.layered_tensors import LayeredDifferentials
 from foretrain.empirical.differentials.result import Differential, SecondDifferentials, by_index
-from foretrain.empirical.fields.chain import Chain
-from foretrain.empirical.fields.recognition import find_chain
 from foretrain.empirical.kernel_operator.passes import Linearised
 from foretrain.empirical.models.batches import as_batch
 from foretrain.empirical.models.model import Output, unchanged

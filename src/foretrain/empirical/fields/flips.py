@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from foretrain.empirical.fields.chain import Chain
+from foretrain.empirical.autograd_graph.chain import Chain
 from foretrain.empirical.fields.state import FieldState
 
 _PIECES = 16

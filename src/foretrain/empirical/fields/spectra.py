@@ -7,7 +7,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from foretrain.empirical.fields.chain import Chain
+from foretrain.empirical.autograd_graph.chain import Chain
 from foretrain.support.errors import InputError
 from foretrain.support.memory import require_memory
 

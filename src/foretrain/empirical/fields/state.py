@@ -12,8 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from foretrain.empirical.fields.chain import Chain
-from foretrain.empirical.fields.recognition import find_chain
+from foretrain.empirical.autograd_graph.chain import Chain, find_chain
 from foretrain.support.answers.datasets import as_array
 from foretrain.support.errors import InputError, unknown_name
 from foretrain.support.memory import require_memory

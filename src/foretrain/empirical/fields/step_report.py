@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from foretrain.empirical.autograd_graph.chain import find_chain
 from foretrain.empirical.fields.first_order import FirstOrderStep
 from foretrain.empirical.fields.flips import crossed_kink, frozen_fields
 from foretrain.empirical.fields.one_hidden_layer import Descent
-from foretrain.empirical.fields.recognition import find_chain
 from foretrain.empirical.fields.state import FieldState, check_targets
 from foretrain.support.answers import (
     BLUE,

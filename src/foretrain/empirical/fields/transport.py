@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from foretrain.empirical.fields.chain import Chain
+from foretrain.empirical.autograd_graph.chain import Chain
 from foretrain.empirical.fields.state import FieldState
 from foretrain.support.memory import require_memory
 

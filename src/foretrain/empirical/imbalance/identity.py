@@ -9,8 +9,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from foretrain.empirical.autograd_graph.layers import WeightCall
 from foretrain.empirical.imbalance.pairs import Network, Pair
-from foretrain.empirical.imbalance.sites import Site
 from foretrain.support.errors import NotSupportedError
 
 
@@ -22,8 +22,8 @@ class PairState:
     """
 
     name: str
-    lower: Site
-    upper: Site
+    lower: WeightCall
+    upper: WeightCall
     values: Mapping[str, Tensor]
     gradients: Mapping[str, Tensor]
     z: Tensor

@@ -10,7 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from foretrain.empirical.imbalance.sites import Site, Watch
+from foretrain.empirical.autograd_graph.layers import (
+    WeightCall,
+    WeightCalls,
+    dependence,
+    elementwise_slope,
+)
 from foretrain.empirical.models.model import call_with, explained
 from foretrain.support.errors import InputError, NotSupportedError
 
@@ -27,9 +32,9 @@ class Network:
     y: Any
     loss: Loss
 
-    def run(self, cut: bool) -> tuple[list[Site], Tensor]:
-        """All sites of one run, and the loss."""
-        with torch.enable_grad(), Watch(self.parameters, cut) as watch:
+    def run(self, cut: bool) -> tuple[list[WeightCall], Tensor]:
+        """All calls of weights in one run, and the loss."""
+        with torch.enable_grad(), WeightCalls(self.parameters, cut) as watch:
             with explained(self.x, self.parameters.values()):
                 outputs = call_with(self.call, self.x)
             value = self.loss(outputs, self.y)
@@ -39,7 +44,7 @@ class Network:
             )
         if not bool(torch.isfinite(value).all()):
             raise InputError("the loss is not finite: check the inputs and the weights.")
-        return watch.sites, value.reshape(())
+        return watch.calls, value.reshape(())
 
 
 def network(model: Any, x: Any, y: Any, loss: Loss, parameters: Mapping[str, Tensor] | None) -> Network:
@@ -103,23 +108,21 @@ class _Reach:
     weights: list[set[str]]
 
 
-def _dependence(found: Network, sites: Sequence[Site], loss: Tensor) -> _Reach:
+def _dependence(found: Network, sites: Sequence[WeightCall], loss: Tensor) -> _Reach:
     """Read from the cut graph: autograd knows what an end is made of."""
     names = sorted({name for site in sites for name in (site.weight, site.bias) if name is not None})
     trained = [name for name in names if found.parameters[name].requires_grad]
     sources = [*(site.value for site in sites), *(found.parameters[name] for name in trained)]
-    leaves, weights = [], []
-    for end in (*(site.signal for site in sites), loss):
-        gradients: Sequence[Tensor | None] = [None] * len(sources)
-        if end.requires_grad:
-            gradients = torch.autograd.grad(end.sum(), sources, retain_graph=True, allow_unused=True)
-        leaves.append([place for place, g in enumerate(gradients[: len(sites)]) if g is not None])
-        weights.append({name for name, g in zip(trained, gradients[len(sites) :]) if g is not None})
-    return _Reach(leaves, weights)
+    count = len(sites)
+    reached = [dependence(end, sources) for end in (*(site.signal for site in sites), loss)]
+    return _Reach(
+        [[place for place in places if place < count] for places in reached],
+        [{trained[place - count] for place in places if place >= count} for places in reached],
+    )
 
 
 def _objection(
-    found: Network, sites: Sequence[Site], uses: Sequence[str], reach: _Reach, place: int
+    found: Network, sites: Sequence[WeightCall], uses: Sequence[str], reach: _Reach, place: int
 ) -> str | None:
     """Why the site forms no pair with what is below it; None if it does."""
     site, below = sites[place], reach.leaves[place]
@@ -144,20 +147,12 @@ def _objection(
     return _mixing(lower, site)
 
 
-def _mixing(lower: Site, upper: Site) -> str | None:
+def _mixing(lower: WeightCall, upper: WeightCall) -> str | None:
     """What is between two layers must act entry by entry, up to a reshape."""
     between = f"between {lower.weight} and {upper.weight}"
     if upper.signal.numel() != lower.value.numel():
         shapes = f"{tuple(lower.value.shape)} becomes {tuple(upper.signal.shape)}"
         return f"{between} {shapes}, which no elementwise activation does"
-    cotangent = torch.randn(
-        lower.value.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64
-    )
-    probe = cotangent.to(dtype=lower.value.dtype, device=lower.value.device)
-    end = upper.signal.reshape(lower.value.shape)
-    (slope,) = torch.autograd.grad(end.sum(), lower.value, retain_graph=True)
-    (answer,) = torch.autograd.grad((end * probe).sum(), lower.value, retain_graph=True)
-    size = max(float((slope * probe).abs().max()), 1e-30)
-    if float((answer - slope * probe).abs().max()) > 64 * torch.finfo(slope.dtype).eps * size:
+    if not elementwise_slope(lower.value, upper.signal)[1]:
         return f"{between} entries are mixed, as by normalisation, softmax or a change of order"
     return None

@@ -1,29 +1,28 @@
-"""Where a model uses its weights: every linear map and convolution with a parameter, seen while the model runs.
+"""The layers of a model while it runs: what goes into each and comes out, what that depends on, and by which slope.
 
-The calls themselves are watched, so that modules and functional networks are found alike.
+Calls of layers are recorded in one of two ways: all linear maps and convolutions of parameters, as torch's functions
+see them, so that modules and functional networks are found alike; or all calls of ``nn.Linear``. With ``cut`` the
+graph ends behind every call, whose value becomes a leaf: autograd then shows from which calls a signal comes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
+
+from foretrain.empirical.autograd_graph.tape import fixed_normal
 
 Kind = Literal["linear", "convolution", "left product"]
 
 _CONVOLUTIONS: tuple[Any, ...] = (functional.conv1d, functional.conv2d, functional.conv3d)
-_PRODUCTS: tuple[Any, ...] = (
-    torch.matmul,
-    torch.mm,
-    Tensor.matmul,
-    Tensor.mm,
-    Tensor.__matmul__,
-)
+_PRODUCTS: tuple[Any, ...] = (torch.matmul, torch.mm, Tensor.matmul, Tensor.mm, Tensor.__matmul__)
 _ADDED_PRODUCTS: tuple[Any, ...] = (torch.addmm, Tensor.addmm)
 _TENSOR: Any = Tensor  # whose properties are descriptors, which the type checker does not know
 _TRANSPOSES: tuple[Any, ...] = (
@@ -37,16 +36,22 @@ _TRANSPOSES: tuple[Any, ...] = (
 
 
 @dataclass(frozen=True, eq=False)
-class Site:
-    """One use of a weight: what goes in, what comes out (bias included), both with their graph."""
+class LayerCall:
+    """One use of a layer: what goes in and what comes out (bias included), both with their graph."""
+
+    signal: Tensor
+    value: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class WeightCall(LayerCall):
+    """A linear map or convolution of a parameter."""
 
     weight: str
     bias: str | None
     kind: Kind
     by_columns: bool  # the parameter is (inputs, outputs), as in x @ W
     grouped: bool
-    signal: Tensor
-    value: Tensor
 
     @property
     def axis(self) -> int:
@@ -62,12 +67,47 @@ class Site:
         return weight if self.by_columns else weight.transpose(0, 1).flatten(1)
 
 
-class Watch(TorchFunctionMode):
-    """Collects sites while a model runs; with ``cut`` the graph ends at every site, whose value becomes a leaf."""
+@dataclass(frozen=True, eq=False)
+class LinearCall(LayerCall):
+    """A call of an ``nn.Linear``, with a copy of what went in."""
+
+    name: str
+    module: nn.Linear
+    input: Tensor
+
+
+@contextmanager
+def linear_calls(model: nn.Module) -> Iterator[list[LinearCall]]:
+    """All calls of linear modules in their order, cut, while the model runs inside."""
+    calls: list[LinearCall] = []
+
+    def record(name: str) -> Any:
+        def hook(module: nn.Linear, args: tuple[Any, ...], kwargs: dict[str, Any], v: Tensor) -> Tensor:
+            signal = args[0] if args else kwargs["input"]
+            leaf = v.detach().clone().requires_grad_()
+            calls.append(LinearCall(signal, leaf, name, module, signal.detach().clone()))
+            return leaf.clone()  # the copy may be overwritten by an activation that works in place
+
+        return hook
+
+    hooks = [
+        module.register_forward_hook(record(name or "the model"), with_kwargs=True)
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear)
+    ]
+    try:
+        yield calls
+    finally:
+        for handle in hooks:
+            handle.remove()
+
+
+class WeightCalls(TorchFunctionMode):
+    """Collects the calls of weights while a model runs inside; ``cut`` ends the graph behind every call."""
 
     def __init__(self, parameters: Mapping[str, Tensor], cut: bool) -> None:
         super().__init__()
-        self.sites: list[Site] = []
+        self.calls: list[WeightCall] = []
         self._cut = cut
         self._names = {id(value): name for name, value in parameters.items()}
         self._transposed: dict[int, tuple[str, Tensor]] = {}  # tensors are kept, so that ids stay theirs
@@ -88,13 +128,13 @@ class Watch(TorchFunctionMode):
         if found is None or not isinstance(result, Tensor):
             return result
         value = result.detach().requires_grad_() if self._cut else result
-        self.sites.append(Site(**found, value=value))
+        self.calls.append(WeightCall(**found, value=value))
         return value.clone()  # the copy may be overwritten by an activation that works in place
 
     def _found(
         self, func: Callable[..., Any], args: tuple[Any, ...], named: Mapping[str, Any]
     ) -> dict[str, Any] | None:
-        """What is known of the call if it is a site, else None."""
+        """What is known of the call if it is one of a weight, else None."""
         if func is functional.linear or func in _CONVOLUTIONS:
             by_name = tuple(named.get(name) for name in ("input", "weight", "bias")[len(args) :])
             signal, weight, bias, *others = args + by_name
@@ -139,3 +179,27 @@ class Watch(TorchFunctionMode):
             return None
         turned = self._transposed.get(id(values))
         return self._names.get(id(values)) if turned is None else turned[0]
+
+
+def dependence(end: Tensor, sources: Sequence[Tensor]) -> list[int]:
+    """The places of the sources that an end is made of, as autograd knows it."""
+    known = {place: source for place, source in enumerate(sources) if source.requires_grad}
+    if not end.requires_grad or not known:
+        return []
+    gradients = torch.autograd.grad(end.sum(), list(known.values()), retain_graph=True, allow_unused=True)
+    return [place for place, gradient in zip(known, gradients) if gradient is not None]
+
+
+def elementwise_slope(value: Tensor, end: Tensor) -> tuple[Tensor, bool]:
+    """d end / d value entry by entry, and whether that is all: no entry of the end depends on another's value.
+
+    ``end`` has as many entries as ``value`` and comes from it.
+    """
+    probe = fixed_normal(value)
+    with torch.enable_grad():
+        shaped = end.reshape(value.shape)
+        (slope,) = torch.autograd.grad(shaped.sum(), value, retain_graph=True)
+        (answer,) = torch.autograd.grad((shaped * probe).sum(), value, retain_graph=True)
+    size = max(float((slope * probe).abs().max()), 1e-30)
+    difference = float((answer - slope * probe).abs().max())
+    return slope.detach(), not difference > 64 * torch.finfo(slope.dtype).eps * size
