@@ -48,7 +48,7 @@ def test_the_function_is_called_like_its_experiment(name: str) -> None:
 
 
 def test_names_are_unique() -> None:
-    assert len(registry._TABLE) == len(set(names()))
+    assert len(list(registry._entries())) == len(set(names()))
 
 
 def test_a_wrong_name_is_answered_with_the_nearest() -> None:

@@ -1,10 +1,10 @@
-"""Judgements on z-scores as rows of an experiment's table, and z-scores as a picture."""
+"""Numbers judged as rows of an experiment's table: z-scores, powers, means over draws, computed ones and claims."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import xarray
@@ -13,7 +13,24 @@ from numpy.typing import NDArray
 from foretrain.compare.judging.agreement import LARGEST_SPREAD, Judgement, largest_score_allowed
 from foretrain.compare.judging.powers import Slope
 from foretrain.experiments.registry import Row
-from foretrain.support.answers import INK, SKY, Figure
+
+
+class Sampled(NamedTuple):
+    """A mean over draws with its standard error."""
+
+    mean: float
+    error: float
+
+
+def sampled(values: NDArray[np.float64]) -> Sampled:
+    """The mean of independent draws, and its standard error."""
+    return Sampled(float(values.mean()), float(values.std(ddof=1) / np.sqrt(len(values))))
+
+
+def agreeing(rows: Sequence[Row]) -> str:
+    """How many of the tested rows agree, as in ``12 of 13``."""
+    tested = [row for row in rows if row.agrees is not None]
+    return f"{sum(row.agrees is True for row in tested)} of {len(tested)}"
 
 
 def agreement_rows(scores: NDArray[np.float64]) -> tuple[Row, Row]:
@@ -82,12 +99,3 @@ def limit_row(
 def rows_of(subject: str, rows: Sequence[Row]) -> list[Row]:
     """The same rows with the subject before the quantities."""
     return [replace(row, quantity=f"{subject}: {row.quantity}") for row in rows]
-
-
-def add_scores(figure: Figure, scores: NDArray[np.float64], title: str, label: str = "") -> None:
-    """Add a panel with the histogram of z-scores, those beyond the 1 % bound at its place, and the normal law."""
-    panel = figure.panel(title, x="z: (measured − theory) / standard error", y="density")
-    bound = largest_score_allowed(scores.size)
-    grid = np.linspace(-bound, bound, 201)
-    panel.histogram(scores, np.linspace(-bound, bound, 27), label, SKY)
-    panel.curve(grid, np.exp(-0.5 * grid**2) / np.sqrt(2 * np.pi), "-", "N(0, 1)", INK)

@@ -26,18 +26,19 @@ from foretrain.experiments.effective_theory import (
     taylor_expansion,
     weight_laws,
 )
-from foretrain.experiments.effective_theory.width_limits import infinite_width, limits_of_batches
+from foretrain.experiments.effective_theory.width_limits import MethodPlan, infinite_width, limits_of_batches
+from foretrain.experiments.effective_theory.width_limits import Plan as WidthPlan
 from foretrain.support.store import load, save
 from foretrain.theory.architecture import MLP
 
 TINY: dict[str, Any] = {
     "taylor-expansion": taylor_expansion.Plan((8, 16, 32, 64), 6, 20),
     "weight-laws": weight_laws.Plan(2_000, {4: 500, 8: 500, 16: 500, 32: 500}),
-    "neuron-observables": neuron_observables.Plan({16: 1_000, 32: 1_000, 64: 1_000}, "conditional"),
+    "neuron-observables": MethodPlan({16: 1_000, 32: 1_000, 64: 1_000}, "conditional"),
     "model-evidence": model_evidence.Plan(1_000, 7),
-    "hebbian-association": hebbian_association.Plan({16: 1_000, 32: 1_000, 64: 1_000}, "conditional"),
-    "exploding-gradients": exploding_gradients.Plan({8: 40, 16: 40, 32: 40}),
-    "hidden-updates": hidden_updates.Plan({8: 50, 16: 50, 32: 50}),
+    "hebbian-association": MethodPlan({16: 1_000, 32: 1_000, 64: 1_000}, "conditional"),
+    "exploding-gradients": WidthPlan({8: 40, 16: 40, 32: 40}),
+    "hidden-updates": WidthPlan({8: 50, 16: 50, 32: 50}),
     "algorithm-independence": algorithms.Plan((16, 32, 64, 128), 3, 80, (24, 48, 96)),
     "interpolation": interpolation.Plan(80, 2, (24, 48, 96)),
 }
@@ -157,11 +158,12 @@ def test_functions_of_neurons_given_the_metric() -> None:
 def test_limits_of_batches_undo_a_quadratic_in_the_width() -> None:
     widths, source = [8, 16, 32], np.random.default_rng(0)
     truth = np.array([1.0, -2.0])
-    batches = [
-        truth + np.array([3.0, 1.0]) / n + np.array([5.0, -4.0]) / n**2 + 1e-6 * source.normal(size=(40, 2))
-        for n in widths
-    ]
-    found = limits_of_batches(widths, batches, truth, "entry", ["a", "b"])
+
+    def measure(n: int, count: int, _: object) -> np.ndarray:
+        exact = truth + np.array([3.0, 1.0]) / n + np.array([5.0, -4.0]) / n**2
+        return np.asarray(exact + 1e-6 * source.normal(size=(count, 2)))
+
+    found = limits_of_batches(dict.fromkeys(widths, 40), 0, measure, truth, "entry", ["a", "b"])
     np.testing.assert_allclose(found.limit, truth, atol=1e-5)
     assert (np.abs(found.z) < 5).all()
     limit, error = infinite_width(widths, found.measured.values, found.measured_error.values)

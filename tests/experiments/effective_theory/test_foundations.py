@@ -9,14 +9,15 @@ import pytest
 import xarray as xr
 
 from foretrain.compare.judging.agreement import largest_score_allowed
-from foretrain.experiments import Result, get
+from foretrain.experiments import Result, Row, get
 from foretrain.experiments.effective_theory import deep_linear
 from foretrain.experiments.effective_theory.deep_linear import Network
 from foretrain.experiments.effective_theory.metric_fluctuations import Plan as MetricPlan
 from foretrain.experiments.effective_theory.metric_fluctuations import _exact
-from foretrain.experiments.effective_theory.width_limits import draw_limit, limits_of_batches
-from foretrain.experiments.judgements import add_scores, agreement_rows, limit_row, rows_of
-from foretrain.support.answers import BLUE, Figure
+from foretrain.experiments.effective_theory.width_limits import limits_of_batches
+from foretrain.experiments.judgements import agreeing, agreement_rows, limit_row, rows_of, sampled
+from foretrain.experiments.pictures import add_scores, coloured, draw_guide, draw_limit, draw_means
+from foretrain.support.answers import BLUE, PALETTE, Figure
 from foretrain.theory.architecture import MLP
 
 TINY: dict[str, Any] = {
@@ -111,8 +112,9 @@ def test_agreement_rows_judge_spread_and_largest() -> None:
 
 def limits() -> xr.Dataset:
     """Two numbers measured at three widths, without a dependence on the width."""
-    batches = np.random.default_rng(0).normal([2.0, -4.0], size=(3, 40, 2))
-    return limits_of_batches([8, 16, 32], list(batches), np.array([2.0, 9.0]), "entry", ["a", "b"])
+    batches = dict(zip((8, 16, 32), np.random.default_rng(0).normal([2.0, -4.0], size=(3, 40, 2))))
+    theory, draws = np.array([2.0, 9.0]), dict.fromkeys(batches, 40)
+    return limits_of_batches(draws, 0, lambda width, *_: batches[width], theory, "entry", ["a", "b"])
 
 
 def test_rows_of_limits_agree_within_their_errors() -> None:
@@ -134,6 +136,32 @@ def test_limits_are_drawn_over_one_over_n_in_their_unit() -> None:
     assert points.y.tolist() == pytest.approx((one.measured / -2).values.tolist())
     assert (end.x.tolist(), end.marker) == ([1 / 80], "D")
     assert end.error.tolist() == pytest.approx([float(one.standard_error) / 2])
+
+
+def test_what_is_sampled_has_the_standard_error_of_its_mean() -> None:
+    assert sampled(np.array([1.0, 2.0, 3.0])) == pytest.approx((2.0, 1 / math.sqrt(3)))
+
+
+def test_rows_without_a_claim_are_not_counted() -> None:
+    rows = [Row("x", 1.0, 1.0, agrees=verdict) for verdict in (True, None, False, True)]
+    assert agreeing(rows) == "2 of 3"
+
+
+def test_every_place_along_a_dimension_has_its_colour() -> None:
+    found = list(coloured(limits(), "width"))
+    assert [(width, color) for width, _, color in found] == list(zip((8, 16, 32), PALETTE))
+    assert all(own.equals(limits().sel(width=width)) for width, own, _ in found)
+
+
+def test_means_are_drawn_with_errors_and_guides_with_their_words() -> None:
+    panel, x = Figure().panel(), np.array([2.0, 4.0, 8.0])
+    values = xr.DataArray([[1.0, 2.0, 4.0], [3.0, 4.0, 6.0]], dims=("draw", "x"))
+    draw_means(panel, x, values, "draw", "o-", "means", BLUE)
+    draw_guide(panel, x, 6.0, -1, "1/n", 1, above=True)
+    means, guide, words = panel.marks
+    assert (means.y.tolist(), means.error.tolist()) == ([2.0, 3.0, 5.0], pytest.approx([1.0, 1.0, 1.0]))
+    assert guide.y.tolist() == pytest.approx([6.0, 3.0, 1.5])
+    assert (words.x, words.y, words.text) == (4.0, pytest.approx(3.0), "1/n")
 
 
 def test_scores_are_shown_beside_the_normal_law() -> None:

@@ -14,13 +14,14 @@ from foretrain.compare.build import build, parameter_groups
 from foretrain.experiments import Result, get
 from foretrain.experiments.collective_fields import collective_fields
 from foretrain.experiments.effective_theory import gradient_step, nearby_inputs
+from foretrain.experiments.effective_theory.width_limits import Plan as WidthPlan
 from foretrain.support.seeds import spawn
 from foretrain.support.store import load, save
 
 # So few networks that only mechanics and computed rows can be tested.
 FIELDS = collective_fields.Plan(2, 6, 16, 40, 10)
 TINY: dict[str, Any] = {
-    "gradient-step": gradient_step.Plan({8: 80, 16: 80, 32: 80}),
+    "gradient-step": WidthPlan({8: 80, 16: 80, 32: 80}),
     "nearby-inputs": nearby_inputs.Plan(400, 2_000, 40, ("tanh",), 2, (8, 16, 32)),
     "collective-fields": FIELDS,
 }

@@ -19,6 +19,7 @@ from foretrain.experiments.effective_theory import (
     tensor_statistics,
 )
 from foretrain.experiments.effective_theory.tensor_statistics import Plan
+from foretrain.experiments.effective_theory.width_limits import Plan as WidthPlan
 from foretrain.gaussian.action import QuarticAction
 from foretrain.support.store import load, save
 from foretrain.theory.architecture import MLP
@@ -28,7 +29,7 @@ from foretrain.theory.recursions.six_point import metric_cumulants
 TINY: dict[str, Any] = {
     "ntk-statistics": Plan({"relu": ("Theta", "H1", "D", "F", "A", "B")}, 3, 16, 500, 400),
     "dntk-statistics": Plan({"tanh": ("P", "Q", "R", "S", "T", "U")}, 2, 16, 500, 400),
-    "six-point-vertex": six_point_vertex.Plan({8: 4000, 16: 4000, 32: 4000}),
+    "six-point-vertex": WidthPlan({8: 4000, 16: 4000, 32: 4000}),
     "nearly-gaussian": nearly_gaussian.Plan(100_000),
 }
 NAMES = tuple(TINY)

@@ -8,8 +8,8 @@ import numpy as np
 import xarray
 
 from foretrain.activations import activation
-from foretrain.experiments.judgements import computed_row
-from foretrain.experiments.registry import Result, Row, plans
+from foretrain.experiments.judgements import agreeing, computed_row
+from foretrain.experiments.registry import Result, plans
 from foretrain.support.answers import Axis, Figure
 
 # Derivatives of order 0 to 3 at the origin, section 2.2.
@@ -51,35 +51,25 @@ PLANS = plans(quick=Plan(401), paper=Plan(2001))
 
 def activation_curves(plan: Plan, seed: int) -> Result:
     """The curves of figure 2.2, with their derivatives at the origin and their minima against the source."""
+    from scipy.optimize import brentq
+
     points = np.linspace(-4.0, 4.0, plan.points)
     shapes = [activation(name, slope=_LEAK) if name == "leaky_relu" else activation(name) for name in _CURVES]
     curves = np.stack([shape.value(points) for shape in shapes])
     coords = {"activation": list(_CURVES), "z": points}
     data = xarray.Dataset({"value": (("activation", "z"), curves)}, coords=coords)
-    derivatives = [
+    rows = [
         computed_row(f"{name} σ_{order}", value, here, 1e-12)
         for name, expected in _DERIVATIVES_AT_ZERO.items()
         for order, (value, here) in enumerate(zip(expected, activation(name).taylor(3), strict=True))
     ]
-    table = (*derivatives, *_minimum_rows())
-    agree = sum(row.agrees is True for row in table)
-    verdict = (
-        f"{agree} of {len(table)} derivatives at zero and minima of the activations agree with the source."
-    )
-    return Result(verdict, table, data, _figure)
-
-
-def _minimum_rows() -> list[Row]:
-    """Place and value of the dip of SWISH and GELU, from the zero of the derivative."""
-    from scipy.optimize import brentq
-
-    rows = []
-    for name, (place, value) in _MINIMA.items():
+    for name, (place, value) in _MINIMA.items():  # where the derivative vanishes
         curve = activation(name)
         here = float(brentq(lambda z, curve=curve: float(curve.derivative(z, 1)), -2.0, 0.0, xtol=1e-12))
         rows.append(computed_row(f"{name} minimum, place", place, here, 5e-7))
         rows.append(computed_row(f"{name} minimum, value", value, float(curve.value(here)), 5e-7))
-    return rows
+    verdict = f"{agreeing(rows)} derivatives at zero and minima of the activations agree with the source."
+    return Result(verdict, tuple(rows), data, _figure)
 
 
 def _figure(data: xarray.Dataset) -> Figure:

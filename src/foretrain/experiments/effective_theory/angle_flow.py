@@ -12,9 +12,10 @@ import numpy as np
 import xarray
 
 from foretrain.compare.judging.agreement import largest_score_allowed
-from foretrain.experiments.effective_theory.depth_laws import leading_coefficient
-from foretrain.experiments.effective_theory.width_limits import infinite_width
+from foretrain.experiments.effective_theory.depth_laws import fitted_layers, leading_coefficient, shown_layers
+from foretrain.experiments.effective_theory.width_limits import limits
 from foretrain.experiments.judgements import agreement_rows, computed_row, limit_row
+from foretrain.experiments.pictures import coloured
 from foretrain.experiments.registry import Result, Row, plans
 from foretrain.support.answers import BLUE, INK, ORANGE, PALETTE, Axis, Figure, labelled, log
 from foretrain.support.progress import track
@@ -32,7 +33,6 @@ _PUBLISHED = {
     1.0: {2: (0.881275856, 5e-10), 5: (0.660029280, 5e-10), 10: (0.473429104, 5e-10)},
 }
 _MEASURED_FIRST = np.pi / 2
-_SHOWN_LAYERS = 240
 
 
 @dataclass(frozen=True)
@@ -55,14 +55,25 @@ def angle_flow(plan: Plan, seed: int) -> Result:
     data = xarray.merge([_curves(plan.depth), _measure(plan, seed)])
     # The layers of one ensemble are few and correlated: only the largest score is judged, not their spread.
     _, largest = agreement_rows(data.z.values)
-    rows = (*_published_rows(data), *_limit_rows(data), _crossover_row(), *_measured_rows(data), largest)
+    rows = []
+    for first, values in _PUBLISHED.items():
+        psi = data.psi.sel(activation="relu").sel(first=first, method="nearest")
+        for layer, (value, digits) in values.items():
+            title = f"relu: ψ at layer {layer} from {first:.4g}"
+            rows.append(computed_row(title, value, psi.sel(layer=layer), 1.01 * digits))
+    rows += _limit_rows(data)
+    bound, names = largest_score_allowed(data.z.size), ("theory", "limit", "limit_error")
+    for layer in data.measured_layer.values:
+        title = f"random relu networks: ψ at layer {layer}"
+        rows.append(limit_row(title, data.sel(measured_layer=layer), bound, names))
+    rows.append(largest)
     judgement = "agree" if all(row.agrees is not False for row in rows) else "do not agree"
     verdict = (
         f"Recursion, law 3 / (ρ ℓ) and random networks {judgement}: whatever the first angle, ReLU brings two "
         f"signals to {float(data.psi.isel(activation=0, layer=-1).max()):.2g} rad by layer {plan.depth:,} "
         f"(largest |z| of the measured angles {largest.here:.1f})."
     )
-    return Result(verdict, rows, data, _figure)
+    return Result(verdict, tuple(rows), data, _figure)
 
 
 def _pair(psi: float) -> FloatArray:
@@ -77,8 +88,8 @@ def _network(name: str, depth: int, width: int) -> MLP:
 
 
 def _curves(depth: int) -> xarray.Dataset:
-    layers = np.geomspace(1, depth, _SHOWN_LAYERS).round()
-    chosen = np.unique(np.append(layers, [layer for row in _PUBLISHED.values() for layer in row])).astype(int)
+    published = [layer for row in _PUBLISHED.values() for layer in row]
+    chosen = np.unique(np.append(shown_layers(1, depth), published))
     starts = [(name, first) for name in _ACTIVATIONS for first in _FIRST]
     found = [
         exact_angles(_network(name, depth, 1), *_pair(first)).sel(layer=chosen)
@@ -101,43 +112,26 @@ def _curves(depth: int) -> xarray.Dataset:
 
 
 def _measure(plan: Plan, seed: Seed) -> xarray.Dataset:
-    """Angles of the mean metric of ReLU networks by width and layer, their limit, and the theory at first order."""
-    widths, layers = list(plan.draws), list(plan.layers)
-    tasks = track(with_seeds(plan.draws.items(), seed), "networks")
-    angles = [_angle_of_networks(n, draws, layers, own) for (n, draws), own in tasks]
-    value, error = (np.stack(column) for column in zip(*angles, strict=True))
-    limit, limit_error = infinite_width(widths, value, error)
+    """Angles of the mean metric of ReLU networks by width and layer, their limit, and the theory at first order.
+
+    An angle is arccos G_12 / sqrt(G_11 G_22) of the mean over networks, and has a standard error.
+    """
+    layers, values, errors = list(plan.layers), [], []
+    for (width, draws), own in track(with_seeds(plan.draws.items(), seed), "networks"):
+        mlp, pair = _network("relu", max(layers), width), _pair(_MEASURED_FIRST)
+        metric = sample_metric(mlp, pair, draws, method="weights", layers=layers, seed=own).values
+        mean = metric.mean(axis=0)
+        relative = metric / mean
+        cosine = mean[:, 0, 1] / np.sqrt(mean[:, 0, 0] * mean[:, 1, 1])
+        # How far one network moves the cosine, to first order.
+        influence = cosine * (relative[..., 0, 1] - (relative[..., 0, 0] + relative[..., 1, 1]) / 2)
+        values.append(np.arccos(cosine))
+        errors.append(influence.std(axis=0, ddof=1) / np.sqrt(draws) / np.sqrt(1 - cosine**2))
     leading, slope = _first_order(layers)
-    both, one = ("width", "measured_layer"), ("measured_layer",)
-    return xarray.Dataset(
-        {
-            "measured": (both, value),
-            "standard_error": (both, error),
-            "limit": (one, limit),
-            "limit_error": (one, limit_error),
-            "theory": (one, leading),
-            "slope": (one, slope),
-            "z": (one, (limit - leading) / limit_error),
-        },
-        coords={"width": widths, "measured_layer": layers, "draws": ("width", list(plan.draws.values()))},
-    )
-
-
-def _angle_of_networks(
-    width: int, draws: int, layers: list[int], seed: Seed
-) -> tuple[FloatArray, FloatArray]:
-    """arccos G_12 / sqrt(G_11 G_22) of the mean metric over networks, with its standard error."""
-    mlp = _network("relu", max(layers), width)
-    metric = sample_metric(
-        mlp, _pair(_MEASURED_FIRST), draws, method="weights", layers=layers, seed=seed
-    ).values
-    mean = metric.mean(axis=0)
-    relative = metric / mean
-    cosine = mean[:, 0, 1] / np.sqrt(mean[:, 0, 0] * mean[:, 1, 1])
-    # How far one network moves the cosine, to first order.
-    influence = cosine * (relative[..., 0, 1] - (relative[..., 0, 0] + relative[..., 1, 1]) / 2)
-    error = influence.std(axis=0, ddof=1) / np.sqrt(draws) / np.sqrt(1 - cosine**2)
-    return np.arccos(cosine), error
+    found = limits(list(plan.draws), values, errors, leading, "measured_layer", layers)
+    found = found.rename(standard_error="limit_error", measured_error="standard_error")
+    counts = ("width", list(plan.draws.values()))
+    return found.assign(slope=("measured_layer", slope)).assign_coords(draws=counts)
 
 
 def _first_order(layers: list[int]) -> tuple[FloatArray, FloatArray]:
@@ -148,24 +142,9 @@ def _first_order(layers: list[int]) -> tuple[FloatArray, FloatArray]:
     return psi, -shift[:, 0, 1] / (K[:, 0, 0] * np.sin(psi))
 
 
-def _published_rows(data: xarray.Dataset) -> list[Row]:
-    rows = []
-    for first, values in _PUBLISHED.items():
-        psi = data.psi.sel(activation="relu").sel(first=first, method="nearest")
-        rows += [
-            computed_row(
-                f"relu: ψ at layer {layer} from {first:.4g}", value, psi.sel(layer=layer), 1.01 * digits
-            )
-            for layer, (value, digits) in values.items()
-        ]
-    return rows
-
-
 def _limit_rows(data: xarray.Dataset) -> list[Row]:
     """ρ ψ ℓ -> 3 (5.166) from the largest first angles; the fit leaves out (log l / l)^2."""
-    deep = data.sel(layer=slice(data.layer.values[-1] // 10, None))
-    layer = deep.layer.values.astype(float)
-    next_order = (np.log(layer[0]) / layer[0]) ** 2
+    deep, layer, next_order = fitted_layers(data)
     rows = []
     for name in _ACTIVATIONS:
         for first in _FIRST[2:]:
@@ -175,25 +154,12 @@ def _limit_rows(data: xarray.Dataset) -> list[Row]:
             memory = float(own.crossover_depth) / layer[0]
             allowed = 3 * (next_order + memory**2)
             rows.append(computed_row(f"{name}: ρ ψ ℓ from {first:.4g}", 3.0, here, allowed))
-    return rows
-
-
-def _crossover_row() -> Row:
-    """From a small angle, 1/ψ doubles over the crossover depth 3 / (ρ ψ); next order ρ ψ log 2 / 2."""
+    # From a small angle, 1/ψ doubles over the crossover depth 3 / (ρ ψ); the next order is ρ ψ log 2 / 2.
     first, rho = _FIRST[0], 1 / np.pi
     crossover = round(3 / (rho * first))
     psi = exact_angles(_network("relu", crossover + 1, 1), *_pair(first)).psi.values
     title = f"relu: ψ / ψ⁽¹⁾ after the crossover, {crossover} layers"
-    return computed_row(title, 0.5, psi[-1] / first, rho * first / 2)
-
-
-def _measured_rows(data: xarray.Dataset) -> list[Row]:
-    bound = largest_score_allowed(data.z.size)
-    names = ("theory", "limit", "limit_error")
-    return [
-        limit_row(f"random relu networks: ψ at layer {layer}", data.sel(measured_layer=layer), bound, names)
-        for layer in data.measured_layer.values
-    ]
+    return [*rows, computed_row(title, 0.5, psi[-1] / first, rho * first / 2)]
 
 
 def _figure(data: xarray.Dataset) -> Figure:
@@ -217,19 +183,15 @@ def _figure(data: xarray.Dataset) -> Figure:
     depths.legend_entry("--", r"law  $3/(\rho\,\ell)$")
     depths.legend_entry("o", r"crossover  $3/(\rho\,\psi^{(1)})$", hollow=True)
     law.level(y=3, color=INK)
-    _add_widths(figure, data)
-    return figure
-
-
-def _add_widths(figure: Figure, data: xarray.Dataset) -> None:
-    """Shift of the measured angle from infinite width against 1/n, and the line of theory."""
+    # The shift of the measured angle from infinite width against 1/n, and the line of theory.
     title = "real random ReLU networks; lines: theory to order $1/n$"
     panel = figure.panel(title, "1 / width", r"measured $\psi$ − infinite-width $\psi$")
     inverse = 1 / data.width.values
     grid = np.array([0, 1.1 * inverse.max()])
-    for color, layer in zip(PALETTE, data.measured_layer.values, strict=False):
-        at, label = data.sel(measured_layer=layer), f"layer {layer}"
+    for number, at, color in coloured(data, "measured_layer"):
+        label, error = f"layer {number}", at.standard_error
         panel.curve(grid, at.slope.item() * grid, "-", "", color, width=1.2)
-        panel.curve(inverse, at.measured - at.theory, "o", label, color, error=at.standard_error, hollow=True)
+        panel.curve(inverse, at.measured - at.theory, "o", label, color, error=error, hollow=True)
         panel.curve(0, at.limit - at.theory, "D", "", color, error=at.limit_error, size=4)
     panel.level(y=0)
+    return figure

@@ -13,7 +13,7 @@ from functools import partial
 import numpy as np
 import xarray
 
-from foretrain.activations import activation
+from foretrain.activations import Activation, activation
 from foretrain.experiments.judgements import computed_row
 from foretrain.experiments.registry import Result, Row, plans
 from foretrain.support.answers import INK, Axis, Figure, labelled
@@ -61,16 +61,34 @@ def ratio_without_criticality(plan: Plan, seed: int) -> Result:
     # At K = 0 sigmoid would need C_b = -(sigma_0 / sigma_1)^2.
     at_zero = KernelFunctions("sigmoid").at(np.array([1e-9]))
     bias = -at_zero.square[0] / at_zero.slope_square[0]
+    # z^p: the ratio is p / (2p - 1) at any K (5.78), and kernels of z^2 have a closed recursion (5.3).
+    powers = {p: activation(partial(_power, p), name=f"z^{p}") for p in (2, 3, 4)}
+    first = np.array([[1.0, 0.4], [0.4, 0.7]])
+    inputs = np.sqrt(2) * np.linalg.cholesky((first - 0.1) / 0.5)
+    found = flow(MLP(powers[2], 2, 1, C_b=0.1, C_W=0.5), inputs, ["K"])["K"].sel(layer=2).values
+    expected = 0.1 + 0.5 * (np.outer(np.diagonal(first), np.diagonal(first)) + 2 * first**2)
+    worst = float(np.abs(found - expected).max())
     rows = (
         *_rows("sigmoid", {0.0: 1.0}),
         *_rows("softplus", {0.1: 0.598047, 1.0: 0.647204, 3.0: 0.707595}),
         computed_row("sigmoid: C_b that criticality at K = 0 needs", -4.0, bias, 1e-6),
-        *_monomial_rows(),
+        *(
+            computed_row(
+                f"z^{p}: ratio at K = {K:g}", p / (2 * p - 1), _ratio(monomial, np.array([K]))[0], 1e-9
+            )
+            for p, monomial in powers.items()
+            for K in (0.3, 2.0)
+        ),
+        computed_row("z^2: two inputs, distance of the kernel from (5.3)", 0.0, worst, 1e-10),
         Row("sigmoid has a critical point", 0.0, float(sigmoid.exists), agrees=not sigmoid.exists),
         Row("softplus has a critical point", 0.0, float(softplus.exists), agrees=not softplus.exists),
     )
     verdict = f"Neither can be made critical. Sigmoid: {sigmoid.reason}; softplus: {softplus.reason}."
-    return Result(verdict, rows, data, partial(_ratio_figure, title="Activations without criticality"))
+    return Result(verdict, rows, data, partial(_add_ratios, title="Activations without criticality"))
+
+
+def _power(exponent: int, points: FloatArray) -> FloatArray:
+    return np.asarray(np.asarray(points, dtype=np.float64) ** exponent)
 
 
 def ratio_half_stable(plan: Plan, seed: int) -> Result:
@@ -81,60 +99,30 @@ def ratio_half_stable(plan: Plan, seed: int) -> Result:
         "swish": (14.320173618, 0.5551431707, 1.9880046783),
         "gelu": ((3 + np.sqrt(17)) / 2, 0.1729223908, 1.9830582574),
     }
+    neighbours = {"swish": (14.5931, 14.5, 0.1), "gelu": (3.03498, 3.2, 0.05)}  # found, printed, its digits
     for name, expected in published.items():
-        point = criticality(name)
+        point = criticality(name).point
+        assert point is not None
+        assert point.K_star is not None
         for label, value in zip(("K_star", "C_b", "C_W"), expected, strict=True):
             title = f"{name}: {label.replace('_star', '*')}"
             rows.append(computed_row(title, value, getattr(point, label), 1e-8 * value))
-        rows += _neighbour_rows(name)
+        # The trivial fixed point that the critical C_b and C_W have besides K*.
+        known, printed, digits = neighbours[name]
+        solutions = [each.K for each in fixed_points(name, point.C_b, point.C_W) if each.K is not None]
+        others = [K for K in solutions if abs(K / point.K_star - 1) > 1e-3]
+        here = min(others, key=lambda K: abs(K - known), default=float("nan"))
+        title, note = f"{name}: trivial fixed point nearby", "K = C_b + C_W g(K) has no other solution there"
+        rows.append(computed_row(title, known, here, 6e-5))
+        title = f"{title}, as in the footnote"
+        rows.append(computed_row(title, printed, here, digits, note, disputed=True))
     verdict = "Both have a half-stable critical point at K* > 0 besides the unstable one at K = 0."
-    return Result(verdict, tuple(rows), data, partial(_ratio_figure, title="Half-stable criticality"))
+    return Result(verdict, tuple(rows), data, partial(_add_ratios, title="Half-stable criticality"))
 
 
-def _monomial_rows() -> list[Row]:
-    """z^p: the ratio is p / (2p - 1) at any K (5.78), and kernels of z^2 have a closed recursion (5.3)."""
-    rows = []
-    for power in (2, 3, 4):
-        monomial = activation(partial(_power, power), name=f"z^{power}")
-        for K in (0.3, 2.0):
-            here = 1 / float(KernelFunctions(monomial).ratio(np.array([K]))[0])
-            rows.append(computed_row(f"z^{power}: ratio at K = {K:g}", power / (2 * power - 1), here, 1e-9))
-    first = np.array([[1.0, 0.4], [0.4, 0.7]])
-    mlp = MLP(activation(partial(_power, 2), name="z^2"), 2, 1, C_b=0.1, C_W=0.5)
-    inputs = np.sqrt(2) * np.linalg.cholesky((first - 0.1) / 0.5)
-    found = flow(mlp, inputs, ["K"])["K"].sel(layer=2).values
-    expected = 0.1 + 0.5 * (np.outer(np.diagonal(first), np.diagonal(first)) + 2 * first**2)
-    worst = float(np.abs(found - expected).max())
-    return [*rows, computed_row("z^2: two inputs, distance of the kernel from (5.3)", 0.0, worst, 1e-10)]
-
-
-def _power(exponent: int, points: FloatArray) -> FloatArray:
-    return np.asarray(np.asarray(points, dtype=np.float64) ** exponent)
-
-
-_NEIGHBOURS = {"swish": (14.5931, 14.5, 0.1), "gelu": (3.03498, 3.2, 0.05)}  # found, printed, its digits
-
-
-def _neighbour_rows(name: str) -> list[Row]:
-    """The trivial fixed point that the critical C_b and C_W have besides K*."""
-    found = criticality(name)
-    assert found.C_b is not None
-    assert found.C_W is not None
-    assert found.K_star is not None
-    known, printed, digits = _NEIGHBOURS[name]
-    solutions = [point.K for point in fixed_points(name, found.C_b, found.C_W) if point.K is not None]
-    others = [K for K in solutions if abs(K / found.K_star - 1) > 1e-3]
-    here = min(others, key=lambda K: abs(K - known), default=float("nan"))
-    title, note = f"{name}: trivial fixed point nearby", "K = C_b + C_W g(K) has no other solution there"
-    return [
-        computed_row(title, known, here, 6e-5),
-        computed_row(f"{title}, as in the footnote", printed, here, digits, note, disputed=True),
-    ]
-
-
-def _ratio(name: str, K: FloatArray) -> FloatArray:
+def _ratio(act: str | Activation, K: FloatArray) -> FloatArray:
     """chi_perp / chi_parallel; at K = 0 its limit, which the smallest kernel value shows to all printed digits."""
-    return 1 / KernelFunctions(name).ratio(np.maximum(K, 1e-9))
+    return 1 / KernelFunctions(act).ratio(np.maximum(K, 1e-9))
 
 
 def _ratios(names: tuple[str, ...], K: FloatArray) -> xarray.Dataset:
@@ -157,14 +145,12 @@ def _lines_figure(data: xarray.Dataset) -> Figure:
         panel.curve(data[f"C_W_{name}"], data[f"C_b_{name}"], "-", rf"$\chi_{symbol} = 1$", width=2)
     panel.curve(1, 0, "o", "critical point (1, 0)", INK, size=7)
     panel.level(y=0, width=0.8)
-    return _add_ratios(figure, data)
+    return _add_ratios(data, figure=figure)
 
 
-def _ratio_figure(data: xarray.Dataset, title: str) -> Figure:
-    return _add_ratios(Figure(title, size=(7, 4.6)), data)
-
-
-def _add_ratios(figure: Figure, data: xarray.Dataset) -> Figure:
+def _add_ratios(data: xarray.Dataset, title: str = "", figure: Figure | None = None) -> Figure:
+    """Add the ratios to a figure, or to one of their own with this title."""
+    figure = figure or Figure(title, size=(7, 4.6))
     panel = figure.panel(x=Axis("kernel $K$", low=0), y=r"$\chi_\perp(K)\,/\,\chi_\parallel(K)$")
     for name in data.activation.values:
         panel.curve(data.kernel, data.ratio.sel(activation=name), "-", str(name), width=2)

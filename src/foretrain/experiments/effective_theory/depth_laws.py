@@ -11,17 +11,17 @@ from dataclasses import dataclass
 
 import numpy as np
 import xarray
+from numpy.typing import NDArray
 
 from foretrain.experiments.judgements import computed_row
 from foretrain.experiments.registry import Result, Row, plans
-from foretrain.support.answers import FAINT, INK, PALETTE, Axis, Figure, Panel, log
+from foretrain.support.answers import FAINT, INK, PALETTE, Axis, Figure, log
 from foretrain.support.progress import track
 from foretrain.theory.architecture import MLP, FloatArray
 from foretrain.theory.asymptotics import asymptotics
 from foretrain.theory.criticality import criticality
 from foretrain.theory.two_inputs.nearby import nearby_flow
 
-_SHOWN_LAYERS = 240
 _FITTED = 0.1  # leading coefficients come from the layers beyond this share of the depth
 _RATE_LAYER = 12  # where the approach to a fixed point is asymptotic, and not yet lost in rounding
 
@@ -77,7 +77,7 @@ _SETTLED = {"K*": 0.8461750173, "chi_parallel": 0.3178500569}
 
 def depth_laws(plan: Plan, seed: int) -> Result:
     """K, V / K^2 and G1 against depth, exact and asymptotic, for all universality classes."""
-    layers = np.unique(np.geomspace(1, plan.depth, _SHOWN_LAYERS).round().astype(int))
+    layers = shown_layers(1, plan.depth)
     flows = []
     for label, (activation, C_b, C_W, first) in track(list(_cases().items()), "depth laws"):
         # One neuron wide, so that V / (n K^2) is V / K^2.
@@ -87,22 +87,39 @@ def depth_laws(plan: Plan, seed: int) -> Result:
         flows.append(laws.sel(layer=layers).assign(constants).drop_attrs().expand_dims(network=[label]))
     data = xarray.concat(flows, "network", join="outer")
     data = data.assign_coords(network=data.network.astype(str))
-    rows = (
-        *_limit_rows(data),
-        *_exponent_rows(plan.depth),
-        *(
-            computed_row(f"{name}: l_0", expected, data.l_0.sel(network=name), digits)
-            for name, (expected, digits) in _LOG_CONSTANTS.items()
-        ),
-        *_off_critical_rows(data),
-    )
+    rows = [*_limit_rows(data), *_exponent_rows(plan.depth)]
+    for name, (expected, digits) in _LOG_CONSTANTS.items():
+        rows.append(computed_row(f"{name}: l_0", expected, data.l_0.sel(network=name), digits))
+    # Off criticality: the fixed point, the rate of approach, and the values at which V and G1 settle.
+    case = "tanh off-critical"
+    exact, law = (data.sel(network=case, law=which) for which in ("exact", "asymptotic"))
+    settled = exact.K[-1].item()
+    gaps = exact.K.sel(layer=[_RATE_LAYER, _RATE_LAYER + 1]).values - settled
+    rows.append(computed_row(f"{case}: K", _SETTLED["K*"], settled, 1e-10))
+    title, rate = f"{case}: decay of K − K*", gaps[1] / gaps[0]
+    rows.append(computed_row(title, _SETTLED["chi_parallel"], rate, abs(gaps[0])))
+    for name in ("V", "G1"):
+        expected, here = law[name][-1].item(), exact[name][-1].item()
+        rows.append(computed_row(f"{case}: {name}", expected, here, 1e-10 * abs(expected)))
     tested = [row for row in rows if not row.disputed]
     good = sum(row.agrees is True for row in tested)
     verdict = (
         f"{good} of {len(tested)} leading coefficients at depth {plan.depth:,} are those of their universality "
         f"class; fluctuations V / (n K²) grow with depth over width wherever the network is critical."
     )
-    return Result(verdict, rows, data, _figure)
+    return Result(verdict, tuple(rows), data, _figure)
+
+
+def shown_layers(first: float, last: int, count: int = 240) -> NDArray[np.int_]:
+    """At most so many layers, evenly spread in the logarithm."""
+    return np.unique(np.geomspace(first, last, count).round().astype(int))
+
+
+def fitted_layers(data: xarray.Dataset, dim: str = "layer") -> tuple[xarray.Dataset, FloatArray, float]:
+    """The deepest layers, to which laws are fitted, and the largest of the first order that a fit leaves out."""
+    deep = data.sel({dim: slice(_FITTED * data[dim].values[-1], None)})
+    layer = deep[dim].values.astype(float)
+    return deep, layer, (np.log(layer[0]) / layer[0]) ** 2
 
 
 def leading_coefficient(layer: FloatArray, values: FloatArray) -> float:
@@ -113,10 +130,7 @@ def leading_coefficient(layer: FloatArray, values: FloatArray) -> float:
 
 def _limit_rows(data: xarray.Dataset) -> list[Row]:
     """Leading coefficients by class, then the tuned shift as (5.143) prints it."""
-    deep = data.sel(law="exact", layer=slice(_FITTED * data.layer.values[-1], None))
-    layer = deep.layer.values.astype(float)
-    # The first order that the fit leaves out, where it is largest.
-    next_order = (np.log(layer[0]) / layer[0]) ** 2
+    deep, layer, next_order = fitted_layers(data.sel(law="exact"))
 
     def coefficient(name: str, quantity: str) -> float:
         return leading_coefficient(layer, _SCALED[quantity](deep.sel(network=name)).values)
@@ -141,7 +155,7 @@ def _limit_rows(data: xarray.Dataset) -> list[Row]:
 
 def _exponent_rows(depth: int) -> list[Row]:
     """Powers of the depth with which perturbations of one input fall, from the recursions (5.47), (5.48)."""
-    layers = np.unique(np.geomspace(_FITTED * depth, depth, 24).round().astype(int))
+    layers = shown_layers(_FITTED * depth, depth, 24)
     middle = np.sqrt(layers[1:] * layers[:-1].astype(float))
     allowed = max(10 * (np.log(middle[0]) / middle[0]) ** 2, 1e-6)
     rows = []
@@ -151,23 +165,6 @@ def _exponent_rows(depth: int) -> list[Row]:
             powers = -np.diff(np.log(np.abs(flow[key].values))) / np.diff(np.log(layers))
             title = f"{name}: exponent of {direction} perturbations"
             rows.append(computed_row(title, expected, leading_coefficient(middle, powers), allowed))
-    return rows
-
-
-def _off_critical_rows(data: xarray.Dataset) -> list[Row]:
-    """Fixed point, rate of approach, and the values at which V and G1 settle."""
-    case = "tanh off-critical"
-    exact, law = (data.sel(network=case, law=which) for which in ("exact", "asymptotic"))
-    settled = exact.K[-1].item()
-    gaps = exact.K.sel(layer=[_RATE_LAYER, _RATE_LAYER + 1]).values - settled
-    rate, neglected = gaps[1] / gaps[0], abs(gaps[0])
-    rows = [
-        computed_row(f"{case}: K", _SETTLED["K*"], settled, 1e-10),
-        computed_row(f"{case}: decay of K − K*", _SETTLED["chi_parallel"], rate, neglected),
-    ]
-    for name in ("V", "G1"):
-        expected, here = law[name][-1].item(), exact[name][-1].item()
-        rows.append(computed_row(f"{case}: {name}", expected, here, 1e-10 * abs(expected)))
     return rows
 
 
@@ -185,10 +182,19 @@ def _figure(data: xarray.Dataset) -> Figure:
     for network, color in colors.items():
         own = data.sel(network=network)
         label = f"{network}  ({own.universality_class.item()})"
-        for panel, quantity in ((kernel, own.K), (fluctuation, own.fluctuation / own.layer), (shift, own.G1)):
-            _draw_flow(panel, quantity, color, label)
+        flows = [
+            (kernel, own.K, label),
+            (fluctuation, own.fluctuation / own.layer, label),
+            (shift, own.G1, label),
+        ]
         if network in ("tanh", "sin"):
-            _draw_flow(shift, own.G1_tuned, color)
+            flows.append((shift, own.G1_tuned, ""))
+        for panel, flow, words in flows:
+            # The exact recursion as a broad line, its law dashed on top; nothing where the quantity vanishes.
+            exact, law = (abs(flow.sel(law=which)).where(flow.layer > 2) for which in ("exact", "asymptotic"))
+            if float(exact.max()) > 0:
+                panel.curve(flow.layer, exact.where(exact > 0), "-", words, color, width=4, alpha=0.45)
+                panel.curve(flow.layer, law.where(law > 0), "--", "", color, width=1.3)
     end = data.isel(layer=-1).sel(law="exact")
     depth = end.layer.item()
     shift.note(depth, abs(end.G1_tuned.sel(network="tanh").item()), "tuned")
@@ -196,22 +202,9 @@ def _figure(data: xarray.Dataset) -> Figure:
         height = end.fluctuation.sel(network=network).item() / depth
         fluctuation.note(depth, height, text, colors[network])
     fluctuation.legend_entry("--", "asymptotic law")
-    _add_distances(figure, data, colors)
-    return figure
-
-
-def _draw_flow(panel: Panel, flow: xarray.DataArray, color: str, label: str = "") -> None:
-    """Exact recursion as a broad line, its law dashed on top; nothing where the quantity vanishes."""
-    exact, law = (abs(flow.sel(law=which)).where(flow.layer > 2) for which in ("exact", "asymptotic"))
-    if float(exact.max()) > 0:
-        panel.curve(flow.layer, exact.where(exact > 0), "-", label, color, width=4, alpha=0.45)
-        panel.curve(flow.layer, law.where(law > 0), "--", "", color, width=1.3)
-
-
-def _add_distances(figure: Figure, data: xarray.Dataset, colors: dict[str, str]) -> None:
-    """Relative distance of the recursion from its law for the slow class K* = 0, beside its known order."""
+    # The distance of the recursion from its law for the slow class K* = 0, beside its known order.
     title = "the laws are approached as the theory says"
-    panel = figure.panel(title, log(r"layer $\ell$"), log("|exact / law − 1|"), legend_columns=2)
+    panel = figure.panel(title, layer, log("|exact / law − 1|"), legend_columns=2)
     for network in ("tanh", "sin"):
         for name, style, symbol in (("K", "-", "K"), ("V", "--", "V"), ("G1", ":", r"G^{\{1\}}")):
             flow = data[name].sel(network=network)
@@ -220,3 +213,4 @@ def _add_distances(figure: Figure, data: xarray.Dataset, colors: dict[str, str])
     late = data.layer[data.layer > 3]
     panel.curve(late, np.log(late) / late, "-", r"$\log\ell\,/\,\ell$", FAINT, width=1)
     panel.curve(late, 1.0 / late**2, "-.", r"$1/\ell^2$", FAINT, width=1)
+    return figure

@@ -13,10 +13,11 @@ from functools import partial
 import numpy as np
 import xarray
 
-from foretrain.experiments.judgements import power_row
+from foretrain.experiments.judgements import power_row, sampled
 from foretrain.experiments.parts import Parts
+from foretrain.experiments.pictures import draw_guide
 from foretrain.experiments.registry import Result, Row, plans
-from foretrain.support.answers import BLUE, FAINT, GREEN, INK, RED, Figure, Panel, log
+from foretrain.support.answers import BLUE, GREEN, INK, RED, Figure, Panel, log
 from foretrain.support.seeds import spawn, with_seeds
 from foretrain.theory.architecture import MLP
 
@@ -74,8 +75,35 @@ def effective_kernel(plan: Plan, seed: int, parts: Parts) -> Result:
     sized = xarray.concat(sizes, "size").assign_coords(size=list(_SIZES)).rename(draw="sized_draw")
     data = xarray.merge([named, sized.rename({name: f"sized_{name}" for name in sizes[0].data_vars})])
     data.attrs = {"sized_network": _title(_SIZED), "sized_width": plan.width}
-    rows = (*_width_rows(data, _SEEN if seed == _SEEN_SEED else ""), *_size_rows(data))
-    return Result(_verdict(data, rows), rows, data, _figure)
+    rows = _width_rows(data, _SEEN if seed == _SEEN_SEED else "")
+    where, size = f"{_title(_SIZED)}, width {plan.width}", np.array(_SIZES)
+    design = np.stack([np.ones_like(size), np.log(size), size**2], axis=1)
+    for key, power, title in (
+        ("odd_change", 1.0, "odd part of the change"),
+        ("left_first", 2.0, "what (11.138) leaves of the change"),
+        ("odd_left", 3.0, "what (11.138) leaves of the odd part"),
+    ):
+        values = np.log(data[f"sized_{key}"].transpose("sized_draw", "size").values)
+        here, error = sampled(np.linalg.lstsq(design, values.T)[0][1])
+        agrees = abs(here - power) <= 3 * error + _NEXT
+        rows.append(Row(f"{where}: {title}, power of the targets' size", power, here, error, agrees))
+    left = []
+    for name in data.network.values:
+        at = data.sel(network=name).dropna("width", subset=["change"]).isel(width=-1)
+        odd, everything = (
+            float(np.sqrt((at[part] ** 2).mean() / (at[whole] ** 2).mean()))
+            for part, whole in (("odd_left", "odd_change"), ("left_second", "change"))
+        )
+        left.append(f"{name}, width {int(at.width)}: {odd:.1%} and {everything:.1%}")
+    wrong = [row.quantity for row in rows if row.agrees is False]
+    powers = f"{len(wrong)} of {len(rows)} powers are NOT as expected ({'; '.join(wrong)})"
+    if not wrong:
+        powers = f"all {len(rows)} powers of width and size are as expected, so both shares fall as 1/n"
+    verdict = (
+        "What (11.138) leaves of the odd change of the kernel, and dNTK with ddNTKs of all of it: "
+        f"{'; '.join(left)}; {powers}."
+    )
+    return Result(verdict, tuple(rows), data, _figure)
 
 
 def _title(network: tuple[str, int]) -> str:
@@ -115,42 +143,6 @@ def _width_rows(data: xarray.Dataset, caution: str) -> list[Row]:
     return rows
 
 
-def _size_rows(data: xarray.Dataset) -> list[Row]:
-    rows, size = [], data["size"].values
-    where = f"{data.attrs['sized_network']}, width {data.attrs['sized_width']}"
-    design = np.stack([np.ones_like(size), np.log(size), size**2], axis=1)
-    for key, power, title in (
-        ("odd_change", 1.0, "odd part of the change"),
-        ("left_first", 2.0, "what (11.138) leaves of the change"),
-        ("odd_left", 3.0, "what (11.138) leaves of the odd part"),
-    ):
-        values = np.log(data[f"sized_{key}"].transpose("sized_draw", "size").values)
-        slopes = np.linalg.lstsq(design, values.T)[0][1]
-        here, error = float(slopes.mean()), float(slopes.std(ddof=1) / np.sqrt(len(slopes)))
-        agrees = abs(here - power) <= 3 * error + _NEXT
-        rows.append(Row(f"{where}: {title}, power of the targets' size", power, here, error, agrees))
-    return rows
-
-
-def _verdict(data: xarray.Dataset, rows: tuple[Row, ...]) -> str:
-    said = []
-    for name in data.network.values:
-        own = data.sel(network=name).dropna("width", subset=["change"]).isel(width=-1)
-        odd, everything = (
-            float(np.sqrt((own[left] ** 2).mean() / (own[whole] ** 2).mean()))
-            for left, whole in (("odd_left", "odd_change"), ("left_second", "change"))
-        )
-        said.append(f"{name}, width {int(own.width)}: {odd:.1%} and {everything:.1%}")
-    wrong = [row.quantity for row in rows if row.agrees is False]
-    powers = f"{len(wrong)} of {len(rows)} powers are NOT as expected ({'; '.join(wrong)})"
-    if not wrong:
-        powers = f"all {len(rows)} powers of width and size are as expected, so both shares fall as 1/n"
-    return (
-        "What (11.138) leaves of the odd change of the kernel, and dNTK with ddNTKs of all of it: "
-        f"{'; '.join(said)}; {powers}."
-    )
-
-
 def _figure(data: xarray.Dataset) -> Figure:
     figure = Figure("Tangent kernels after training, predicted at initialisation", columns=2, size=(12.5, 9))
     size = log("size relative to the kernel")
@@ -168,9 +160,8 @@ def _figure(data: xarray.Dataset) -> Figure:
             left_second="left of it by dNTK and ddNTKs",
         )
         for key, power, text in (("change", 1, "1/n"), ("odd_left", 2, "1/n²")):
-            guide = 0.62 * np.sqrt((own[key].isel(width=0) ** 2).mean()).item() * (x[0] / x) ** power
-            panel.curve(x, guide, "--", "", FAINT, width=1)
-            panel.note(x[1], guide[1], text, FAINT, align="right", above=False)
+            start = 0.62 * np.sqrt((own[key].isel(width=0) ** 2).mean()).item()
+            draw_guide(panel, x, start, -power, text, 1, align="right", above=False)
     x = data["size"].values
     title = f"{data.attrs['sized_network']}, width {data.attrs['sized_width']}: by the size of the targets"
     _draw_sizes(

@@ -7,17 +7,17 @@ tangent kernel of a network of two hundred layers at the rates of the equivalenc
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
 import xarray
 
 from foretrain.compare.judging.agreement import largest_score_allowed
-from foretrain.experiments.effective_theory.width_limits import draw_limit, infinite_width
+from foretrain.experiments.effective_theory.width_limits import Plan, limits
 from foretrain.experiments.judgements import computed_row, limit_row
+from foretrain.experiments.pictures import coloured, draw_limit
 from foretrain.experiments.registry import Result, Row, plans
-from foretrain.support.answers import INK, PALETTE, Figure, log
+from foretrain.support.answers import INK, Figure, log
 from foretrain.support.progress import track
 from foretrain.support.seeds import with_seeds
 from foretrain.theory.architecture import MLP, FloatArray
@@ -39,13 +39,6 @@ _SHARES = {  # terms of Theta times the depth, at the rates (9.96) with one inpu
 }
 
 
-@dataclass(frozen=True)
-class Plan:
-    """How many networks of which widths are drawn."""
-
-    draws: dict[int, int]  # networks by width
-
-
 PLANS = plans(
     quick=Plan({32: 3_000, 64: 1_500, 128: 600}), paper=Plan({64: 30_000, 128: 30_000, 256: 15_000})
 )
@@ -55,14 +48,19 @@ def exploding_gradients(plan: Plan, seed: int) -> Result:
     """Mean squares of gradients layer by layer, on and off criticality, and shares of the tangent kernel."""
     parts = [_measured(case, plan, own) for case, own in track(with_seeds(_CASES, seed), "networks")]
     data = xarray.concat(parts, xarray.Variable("case", list(_CASES)))
-    rows = (*_gradient_rows(data), *_share_rows())
+    layers, rows = (1, _DEPTH // 2), []
+    bound = largest_score_allowed(len(_CASES) * len(layers))
+    for (case, (_, C_W)), layer in product(_CASES.items(), layers):
+        title = f"{case}, C_W = {C_W:g}: mean square of dz/db at layer {layer} of {_DEPTH}"
+        rows.append(limit_row(title, data.sel(case=case, layer=layer), bound))
+    rows += _share_rows()
     ends = [float(data.theory.sel(layer=1, case=f"relu, {word}")) for word in ("vanishing", "exploding")]
     judgement = "agree" if all(row.agrees is not False for row in rows) else "do NOT all agree"
     verdict = (
         f"Gradients of real networks {judgement} with the product of χ_⊥: over {_DEPTH} layers of ReLU they fall to "
         f"{ends[0]:.2g}, stay, or grow to {ends[1]:.2g}."
     )
-    return Result(verdict, rows, data, _figure)
+    return Result(verdict, tuple(rows), data, _figure)
 
 
 def _network(case: str, width: int) -> MLP:
@@ -87,35 +85,16 @@ def gradient_squares(mlp: MLP, draws: int, seed: np.random.SeedSequence) -> Floa
 
 def _measured(case: str, plan: Plan, seed: np.random.SeedSequence) -> xarray.Dataset:
     """The same of real networks by width, and the limit of infinite width."""
-    widths, values, errors = list(plan.draws), [], []
+    values, errors = [], []
     for (width, draws), own in with_seeds(plan.draws.items(), seed):
         norms = gradient_squares(_network(case, width), draws, own)
         values.append(norms.mean(axis=0))
         errors.append(np.maximum(norms.std(axis=0, ddof=1) / np.sqrt(draws), 1e-15))
-    measured, error = np.stack(values), np.stack(errors)
     # E |dz/db|^2 by layer: the bias terms of (9.28) at rates one.
     mlp = _network(case, 1)
     theory = np.asarray(contributions(mlp, diagonal(mlp, _X).factors)[:, 0, 0])
-    limit, limit_error = infinite_width(widths, measured, error)
-    return xarray.Dataset(
-        {
-            "measured": (("width", "layer"), measured),
-            "measured_error": (("width", "layer"), error),
-            "limit": ("layer", limit),
-            "standard_error": ("layer", limit_error),
-            "theory": ("layer", theory),
-        },
-        coords={"width": widths, "layer": np.arange(1, _DEPTH + 1)},
-    )
-
-
-def _gradient_rows(data: xarray.Dataset) -> list[Row]:
-    layers, rows = (1, _DEPTH // 2), []
-    bound = largest_score_allowed(len(_CASES) * len(layers))
-    for (case, (_, C_W)), layer in product(_CASES.items(), layers):
-        title = f"{case}, C_W = {C_W:g}: mean square of dz/db at layer {layer} of {_DEPTH}"
-        rows.append(limit_row(title, data.sel(case=case, layer=layer), bound))
-    return rows
+    layers = np.arange(1, _DEPTH + 1)
+    return limits(list(plan.draws), values, errors, theory, "layer", layers).drop_vars("z")
 
 
 def _share_rows() -> list[Row]:
@@ -137,8 +116,7 @@ def _figure(data: xarray.Dataset) -> Figure:
     widths = figure.panel(
         "first layer, by width (diamonds: extrapolated)", "1 / width", "measured / theory at layer 1"
     )
-    for number, (color, case) in enumerate(zip(PALETTE, _CASES, strict=False)):
-        own = data.sel(case=case)
+    for number, (case, own, color) in enumerate(coloured(data, "case")):
         layers.curve(data.layer, own.theory, "-", "", color)
         layers.curve(data.layer, own.limit, "o", case, color, error=own.standard_error, size=4.5)
         first = own.sel(layer=1)

@@ -8,28 +8,21 @@ follow from Theta and K.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xarray
 
 from foretrain.compare.judging.agreement import judge
-from foretrain.experiments.effective_theory.width_limits import draw_limit, limits_of_batches
+from foretrain.experiments.effective_theory.width_limits import Plan, limits_of_batches
 from foretrain.experiments.judgements import computed_row, judgement_rows, limit_row
+from foretrain.experiments.pictures import coloured, draw_limit
 from foretrain.experiments.registry import Result, Row, plans
 from foretrain.support.answers import INK, PALETTE, Axis, Figure, labelled, log
 from foretrain.support.progress import track
-from foretrain.support.seeds import Seed, spawn, with_seeds
+from foretrain.support.seeds import Seed, spawn
 from foretrain.theory.architecture import MLP, FloatArray
 from foretrain.theory.gradient_step import ensemble_step
-
-if TYPE_CHECKING:
-    import torch
-
-    from foretrain.empirical.differentials import StepPrediction
-
 
 _X = np.array([[1.0, 0.2, -0.5], [-0.4, 1.1, 0.3], [0.1, -0.6, 1.2], [0.8, 0.7, 0.1], [-0.9, 0.3, 0.8]])
 _Y = np.array([[1.0], [-0.7], [0.4]])  # of the first three inputs; the others are only watched
@@ -38,13 +31,6 @@ _SIZES = 2.0 ** np.arange(-9.0, 4.0)  # of steps, in units of 2 over the largest
 _SMALL = 1e-4  # a step whose square does not matter, where differences are centred
 _BATCHES = 40
 _FIRST = 3  # the first of two sizes between which powers of eta are read
-
-
-@dataclass(frozen=True)
-class Plan:
-    """How many networks of which widths make a step."""
-
-    draws: dict[int, int]  # networks by width
 
 
 PLANS = plans(
@@ -98,13 +84,20 @@ def _one_network(seed: Seed) -> xarray.Dataset:
         np.array([list(getattr(step, name).values()) for step in steps])
         for name in ("output_errors", "ntk_errors")
     )
-    losses = np.array([_losses(step, error) for step in steps]) / float((error**2).sum() / 2)
-    changes = [float((step.outputs_after - step.outputs_before).abs().max()) for step in steps]
+    before, losses, changes = float((error**2).sum() / 2), [], []
+    for step in steps:
+        # Half the sum of squares after the step: real, to first order (7.14), and to second.
+        real = step.outputs_after - step.outputs_before
+        first, second = (step.predicted_outputs[order] - step.outputs_before for order in (1, 2))
+        linear = before + float((error * first).sum())
+        bent = float((error * (second - first)).sum() + (first[:_TRAINED] ** 2).sum() / 2)
+        losses.append([float(((error + real)[:_TRAINED] ** 2).sum() / 2), linear, linear + bent])
+        changes.append(float(real.abs().max()))
     return labelled(
         {
             "output_error": ("step_size order", outputs),
             "kernel_error": ("step_size kernel_order", kernels),
-            "loss": ("step_size curve", losses),
+            "loss": ("step_size curve", np.array(losses) / before),
             "change": ("step_size", changes),
         },
         {"unit_of_eta": unit},
@@ -115,25 +108,15 @@ def _one_network(seed: Seed) -> xarray.Dataset:
     )
 
 
-def _losses(step: StepPrediction, error: torch.Tensor) -> list[float]:
-    """Half the sum of squares after the step: real, to first order (7.14), and to second."""
-    real = step.outputs_after - step.outputs_before
-    first, second = (step.predicted_outputs[order] - step.outputs_before for order in (1, 2))
-    before = float((error**2).sum() / 2)
-    after = float(((error + real)[:_TRAINED] ** 2).sum() / 2)
-    linear = before + float((error * first).sum())
-    bent = float((error * (second - first)).sum() + (first[:_TRAINED] ** 2).sum() / 2)
-    return [after, linear, linear + bent]
-
-
 def _ensembles(draws: dict[int, int], seed: Seed) -> xarray.Dataset:
     """d z / d eta at eta = 0 of real networks: its moments at every width, their limit, and infinite width."""
-    batches = []
-    for (width, count), own in with_seeds(draws.items(), seed):
+
+    def moments_by_batch(width: int, count: int, own: Seed) -> FloatArray:
         slopes = np.stack(np.split(_slopes(network(width), count, own), _BATCHES))
-        batches.append(np.concatenate([slopes.mean(axis=1), slopes.var(axis=1, ddof=1)], axis=1))
+        return np.concatenate([slopes.mean(axis=1), slopes.var(axis=1, ddof=1)], axis=1)
+
     labels, theory = _theory()
-    return limits_of_batches(list(draws), batches, theory, "moment", labels)
+    return limits_of_batches(draws, seed, moments_by_batch, theory, "moment", labels)
 
 
 def _slopes(mlp: MLP, draws: int, seed: Seed) -> FloatArray:
@@ -147,20 +130,15 @@ def _slopes(mlp: MLP, draws: int, seed: Seed) -> FloatArray:
     for number, own in enumerate(track(spawn(seed, draws), f"networks of width {mlp.hidden_widths[0]}")):
         model = build(mlp, seed=own)
         (((model(x[:_TRAINED]) - y) ** 2).sum() / 2).backward()
-        groups = parameter_groups(model, mlp, eta=_SMALL)
+        groups, ends = parameter_groups(model, mlp, eta=_SMALL), []
         with torch.no_grad():
-            _move(groups, 1.0)
-            forth = model(x)
-            _move(groups, -2.0)
-            slopes[number] = ((forth - model(x)) / (2 * _SMALL))[:, 0].numpy()
+            for steps in (1.0, -2.0):  # along the gradients that the parameters hold
+                for group in groups:
+                    for parameter in group["params"]:
+                        parameter -= steps * group["lr"] * parameter.grad
+                ends.append(model(x))
+            slopes[number] = ((ends[0] - ends[1]) / (2 * _SMALL))[:, 0].numpy()
     return slopes
-
-
-def _move(groups: list[dict[str, Any]], steps: float) -> None:
-    """So many steps along the gradients that the parameters hold."""
-    for group in groups:
-        for parameter in group["params"]:
-            parameter -= steps * group["lr"] * parameter.grad
 
 
 def _theory() -> tuple[list[str], FloatArray]:
@@ -196,8 +174,8 @@ def _figure(data: xarray.Dataset) -> Figure:
     title = "outputs: error of each order (dotted: its power of η)"
     panel = figure.panel(title, size, log("largest over inputs", 1e-14, 1e4))
     panel.curve(_SIZES, data.change, "-", "change of the outputs", INK, width=1)
-    for color, order in zip(PALETTE, data.order.values, strict=False):
-        errors = data.output_error.sel(order=order).values
+    for order, own, color in coloured(data, "order"):
+        errors = own.output_error.values
         panel.curve(_SIZES, errors, "o-", f"error of order {order}", color, size=4)
         guide = errors[_FIRST] * (_SIZES / _SIZES[_FIRST]) ** (order + 1)
         panel.curve(_SIZES, guide, ":", "", color, width=1)
@@ -211,9 +189,8 @@ def _figure(data: xarray.Dataset) -> Figure:
     panel = figure.panel(
         "ensembles (diamonds: extrapolated)", "1 / width", "mean dz/dη of networks − infinite width"
     )
-    for number, (color, moment) in enumerate(zip(PALETTE, data.moment.values[: len(_X)], strict=False)):
-        own = data.sel(moment=moment)
+    for number, (moment, own, color) in enumerate(coloured(data.isel(moment=slice(len(_X))), "moment")):
         less = own.assign(measured=own.measured - own.theory, limit=own.limit - own.theory)
-        draw_limit(panel, less, str(moment).split(", ")[1], color, shift=0.015 * (number - 2))
+        draw_limit(panel, less, moment.split(", ")[1], color, shift=0.015 * (number - 2))
     panel.level(y=0, color=INK, dash="--")
     return figure

@@ -8,20 +8,19 @@ is measured at three widths, extrapolated to infinite width, and put beside (6.7
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 import xarray as xr
 
 from foretrain.compare.judging.agreement import largest_score_allowed
-from foretrain.experiments.effective_theory.width_limits import draw_limit, limits_of_batches
+from foretrain.experiments.effective_theory.width_limits import MethodPlan, limits_of_batches
 from foretrain.experiments.judgements import computed_row, limit_row
+from foretrain.experiments.pictures import coloured, draw_limit
 from foretrain.experiments.registry import Result, Row, plans
-from foretrain.support.answers import BLUE, INK, PALETTE, Figure
-from foretrain.support.progress import track
-from foretrain.support.seeds import Seed, with_seeds
+from foretrain.support.answers import BLUE, INK, Figure
+from foretrain.support.seeds import Seed
 from foretrain.theory.architecture import MLP, FloatArray
-from foretrain.theory.ensembles import Ensemble
+from foretrain.theory.ensembles import sample_metric
 from foretrain.theory.prediction.bayes import hebbian_variance
 
 _DEPTH = 6
@@ -30,27 +29,27 @@ _PUBLISHED = (0.5, 64, 0.1068981848)  # seen, width, variance
 _BATCHES = 50
 
 
-@dataclass(frozen=True)
-class Plan:
-    """How many networks of which widths are drawn, and how."""
-
-    draws: dict[int, int]  # networks by width
-    method: str  # by metrics alone, which is exact at any width, or with all weights drawn
-
-
 PLANS = plans(
-    quick=Plan({48: 400_000, 96: 400_000, 192: 300_000}, "conditional"),
-    paper=Plan({64: 600_000, 128: 300_000, 256: 100_000}, "weights"),
+    quick=MethodPlan({48: 400_000, 96: 400_000, 192: 300_000}, "conditional"),
+    paper=MethodPlan({64: 600_000, 128: 300_000, 256: 100_000}, "weights"),
 )
 
 
-def hebbian_association(plan: Plan, seed: int) -> Result:
+def hebbian_association(plan: MethodPlan, seed: int) -> Result:
     """n times what seeing one neuron changes of the variance of another, measured and from theory."""
-    data = _limits(plan, seed)
+
+    def shifts_by_batch(width: int, count: int, own: Seed) -> FloatArray:
+        """n (E[z² | seen] - E z²) in every batch."""
+        network = _network(width)
+        G = sample_metric(network, [[1.0]], count, method=plan.method, layers=[_DEPTH], seed=own).values
+        return width * np.stack([shifts(part) for part in np.split(G.ravel(), _BATCHES)])
+
+    theory = np.array([_coefficient(value) for value in _SEEN])
+    data = limits_of_batches(plan.draws, seed, shifts_by_batch, theory, "seen", _SEEN)
     bound = largest_score_allowed(len(_SEEN))
     seen, width, published = _PUBLISHED
-    theory = hebbian_variance(_network(width), [[1.0]], [seen])
-    here = float(theory["kernel"].item() + theory["association"].item())
+    found = hebbian_variance(_network(width), [[1.0]], [seen])
+    here = float(found["kernel"].item() + found["association"].item())
     title = f"tanh, layer {_DEPTH}, n = {width}, seen {seen:g}: K + association"
     rows = [computed_row(title, published, here, 5e-11)]
     for value in _SEEN:
@@ -73,17 +72,6 @@ def _network(width: int) -> MLP:
     return MLP("tanh", _DEPTH, width, n_in=1)
 
 
-def _limits(plan: Plan, seed: Seed) -> xr.Dataset:
-    """n (E[z² | seen] - E z²) by width, its limit, and the coefficient of 1/n in theory."""
-    batches = []
-    for (width, count), own in track(with_seeds(plan.draws.items(), seed), "widths"):
-        ensemble = Ensemble(_network(width), [[1.0]], count, method=plan.method, seed=own)
-        G = np.concatenate([chunk[_DEPTH].ravel() for chunk in ensemble.metrics([_DEPTH])])
-        batches.append(width * np.stack([shifts(part) for part in np.split(G, _BATCHES)]))
-    theory = np.array([_coefficient(value) for value in _SEEN])
-    return limits_of_batches(list(plan.draws), batches, theory, "seen", _SEEN)
-
-
 def shifts(G: FloatArray) -> FloatArray:
     """E[z_2² | z_1] - E z² for every seen z_1, from draws of the metric: one batch of networks."""
     weight = np.exp(-(_SEEN[:, None] ** 2) / (2 * G)) / np.sqrt(G)
@@ -104,7 +92,7 @@ def _figure(data: xr.Dataset) -> Figure:
     panel.curve(data.seen, data.limit, "D", "networks, n → ∞", BLUE, error=data.standard_error)
     panel.level(y=0, label="independent neurons")
     panel = figure.panel("by width; bars at 0: theory", x="1 / width", y=change, legend_columns=3)
-    for color, value in zip(PALETTE, _SEEN):
-        draw_limit(panel, data.sel(seen=value), f"$z_1$ = {value:g}", color)
-        panel.curve([0], data.theory.sel(seen=value), "_", "", INK, size=18)
+    for value, own, color in coloured(data, "seen"):
+        draw_limit(panel, own, f"$z_1$ = {value:g}", color)
+        panel.curve([0], own.theory, "_", "", INK, size=18)
     return figure

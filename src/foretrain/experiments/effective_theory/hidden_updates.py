@@ -8,17 +8,16 @@ order where there are two hidden layers.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
 import xarray as xr
-from numpy.typing import NDArray
 
 from foretrain.activations import Activation, activation
 from foretrain.compare.judging.agreement import judge
-from foretrain.experiments.effective_theory.width_limits import draw_limit, limits_of_batches
+from foretrain.experiments.effective_theory.width_limits import Plan, limits_of_batches
 from foretrain.experiments.judgements import judgement_rows, limit_row, rows_of
+from foretrain.experiments.pictures import draw_limit
 from foretrain.experiments.registry import Result, Row, plans
 from foretrain.support.answers import FAINT, PALETTE, RED, Figure
 from foretrain.support.progress import track
@@ -32,13 +31,7 @@ _TRAINED = len(_Y)
 _BATCHES = 50
 _MARKED = [f"covariance of inputs {a} and {b}" for a, b in ((0, 0), (0, 1), (3, 3))]  # rows and curves
 _BOOK_BOUND = 3.0
-
-
-@dataclass(frozen=True)
-class Plan:
-    """How many networks of which widths make a step."""
-
-    draws: dict[int, int]  # networks by width
+_PAIRS = np.triu_indices(len(_X))
 
 
 PLANS = plans(
@@ -104,32 +97,26 @@ def updates(mlp: MLP, numbers: range, seed: np.random.SeedSequence) -> FloatArra
 
 def _limits(case: str, draws: dict[int, int], seed: Seed) -> xr.Dataset:
     """n times mean (inputs) and covariance (pairs of inputs) at every width, their limit, and the theory."""
-    batches = []
-    for (width, count), own in with_seeds(draws.items(), seed):
-        mlp, size = _network(case, width), count // _BATCHES
-        parts = [range(place * size, (place + 1) * size) for place in range(_BATCHES)]
-        batches.append(width * np.stack([_moments(updates(mlp, part, own)) for part in parts]))
+
+    def moments_by_batch(width: int, count: int, own: np.random.SeedSequence) -> FloatArray:
+        """Moments over networks and neurons; different neurons are uncorrelated at this order."""
+        mlp, size, found = _network(case, width), count // _BATCHES, []
+        for place in range(_BATCHES):
+            flat = updates(mlp, range(place * size, (place + 1) * size), own).reshape(-1, len(_X))
+            square = flat.T @ flat / len(flat)
+            found.append(np.concatenate([flat.mean(axis=0), square[_PAIRS]]))
+        return width * np.stack(found)
+
     # Times n is what width 1 gives, complete and as printed.
     theory = hidden_update(_network(case, 1), _X[:_TRAINED], _Y, _X[_TRAINED:])
     complete, printed = (
-        np.concatenate([theory.mean, covariance[_pairs()]])
+        np.concatenate([theory.mean, covariance[_PAIRS]])
         for covariance in (theory.covariance, theory.covariance_without_ntk_variance)
     )
-    labels = [f"covariance of inputs {a} and {b}" for a, b in zip(*_pairs(), strict=True)]
+    labels = [f"covariance of inputs {a} and {b}" for a, b in zip(*_PAIRS, strict=True)]
     labels = [*(f"mean of input {a}" for a in range(len(_X))), *labels]
-    found = limits_of_batches(list(draws), batches, complete, "moment", labels)
+    found = limits_of_batches(draws, seed, moments_by_batch, complete, "moment", labels)
     return found.assign(printed=("moment", printed))
-
-
-def _pairs() -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    return np.triu_indices(len(_X))
-
-
-def _moments(changes: FloatArray) -> FloatArray:
-    """Means and second moments over networks and neurons; different neurons are uncorrelated at this order."""
-    flat = changes.reshape(-1, len(_X))
-    square = flat.T @ flat / len(flat)
-    return np.concatenate([flat.mean(axis=0), square[_pairs()]])
 
 
 def _rows(data: xr.Dataset, case: str) -> list[Row]:

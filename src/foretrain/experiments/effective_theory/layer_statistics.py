@@ -12,14 +12,13 @@ from functools import partial
 import numpy as np
 import xarray as xr
 
-from foretrain.compare.comparison import Comparison
 from foretrain.compare.initial import compare_initial
 from foretrain.compare.judging.agreement import Judgement
-from foretrain.experiments.effective_theory.tensor_statistics import judgement_of
-from foretrain.experiments.effective_theory.width_limits import draw_limit
-from foretrain.experiments.judgements import add_scores, judgement_rows
+from foretrain.experiments.effective_theory.tensor_statistics import entry_row, judgement_of
+from foretrain.experiments.judgements import judgement_rows
+from foretrain.experiments.pictures import add_scores, coloured, draw_limit
 from foretrain.experiments.registry import Result, Row, plans
-from foretrain.support.answers import INK, PALETTE, Axis, Figure
+from foretrain.support.answers import INK, Axis, Figure
 from foretrain.support.progress import track
 from foretrain.support.seeds import with_seeds
 from foretrain.theory.architecture import MLP
@@ -46,54 +45,33 @@ PLANS = plans(
 
 def layer_statistics(plan: Plan, seed: int) -> Result:
     """K, V and G1 of random critical networks of depth 5 against the recursions, entry by entry."""
-    found = {}
+    found, parts, scores = {}, [], []
     for name, own_seed in track(with_seeds(plan.activations, seed), "networks"):
         mlp = MLP.critical(name, depth=_DEPTH, width=_WIDTH, n_in=_INPUTS.shape[1])
         found[name] = compare_initial(
             mlp, _INPUTS, draws=plan.draws, scales=_SCALES, method=plan.method, seed=own_seed
         )
-    data = _dataset(found)
-    judgement = judgement_of(found)
-    exact = all(each.exact_agrees for each in found.values())
-    word = "agree" if judgement.agrees and exact else "do not agree"
-    verdict = f"K, V and G1 of random networks of depth {_DEPTH} {word} with the recursions ({judgement})."
-    return Result(verdict, _table(judgement, found), data, partial(_figure, judgement=judgement))
-
-
-def _dataset(found: dict[str, Comparison]) -> xr.Dataset:
-    """All comparisons side by side; scores that are independent differ in number and keep to themselves."""
-    parts, scores = [], []
-    for name, each in found.items():
-        dataset = each.to_dataset().drop_vars(["batch_value", "batch"])
+        dataset = found[name].to_dataset().drop_vars(["batch_value", "batch"])
         scores.append(dataset.independent_score.values)
         parts.append(dataset.drop_dims("score").drop_attrs().expand_dims(activation=[name]))
     data = xr.concat(parts, "activation", coords="minimal", compat="override")
-    owner = np.repeat(list(found), [len(values) for values in scores])
+    # Scores that are independent differ in number and keep to themselves.
     data["independent_score"] = ("score", np.concatenate(scores))
-    return data.assign_coords(
-        score_of=("score", owner), activation=[str(name) for name in data.activation.values]
-    )
-
-
-def _table(judgement: Judgement, found: dict[str, Comparison]) -> tuple[Row, ...]:
+    owner = np.repeat(list(found), [len(values) for values in scores])
+    names = [str(name) for name in data.activation.values]
+    data = data.assign_coords(score_of=("score", owner), activation=names)
+    judgement = judgement_of(found)
     rows = judgement_rows(judgement, "scores")
     for name, each in found.items():
         own = each.judgement
         rows.append(Row(f"{name}: rms z", 1.0, own.rms))
         rows.append(Row(f"{name}: largest |z| (bound)", own.bound, own.largest))
-        rows += [_entry_row(name, each, label, judgement.bound) for label in _SHOWN]
-    return tuple(rows)
-
-
-def _entry_row(name: str, each: Comparison, label: str, bound: float) -> Row:
-    """One entry of the last layer; where nothing fluctuates, as in G1 of one ReLU input, it must be exact."""
-    place = [(entry.layer, entry.label) for entry in each.entries].index((_DEPTH, label))
-    title = f"{name}: {label} at layer {_DEPTH}"
-    theory, limit = float(each.theory[place]), float(each.limit[place])
-    if not each.fluctuates[place]:
-        return Row(title, theory, limit, agrees=each.exact_agrees)
-    agrees = bool(abs(each.z[place]) <= bound)
-    return Row(title, theory, limit, float(each.standard_error[place]), agrees=agrees)
+        labels = [(entry.layer, entry.label) for entry in each.entries]
+        rows += [entry_row(name, each, labels.index((_DEPTH, label)), judgement.bound) for label in _SHOWN]
+    exact = all(each.exact_agrees for each in found.values())
+    word = "agree" if judgement.agrees and exact else "do not agree"
+    verdict = f"K, V and G1 of random networks of depth {_DEPTH} {word} with the recursions ({judgement})."
+    return Result(verdict, tuple(rows), data, partial(_figure, judgement=judgement))
 
 
 def _figure(data: xr.Dataset, judgement: Judgement) -> Figure:
@@ -113,10 +91,10 @@ def _add_widths(figure: Figure, data: xr.Dataset, name: str, entry: str, symbol:
     panel = figure.panel(f"{name}, layer {_DEPTH}", x="1 / width", y=f"${symbol}$, measured / theory")
     inverse = 1 / data.width.values
     grid = np.linspace(0, inverse.max(), 60)
-    for number, (color, activation) in enumerate(zip(PALETTE, data.activation.values)):
-        one = data.sel(activation=activation, entry=f"layer {_DEPTH} {entry}")
+    chosen = data.sel(entry=f"layer {_DEPTH} {entry}")
+    for number, (activation, one, color) in enumerate(coloured(chosen, "activation")):
         theory, shift = float(one.theory), 0.012 * (number - (data.sizes["activation"] - 1) / 2)
-        draw_limit(panel, one, str(activation), color, unit=theory, shift=shift)
+        draw_limit(panel, one, activation, color, unit=theory, shift=shift)
         fit = np.polynomial.Polynomial.fit([0, *inverse], [float(one.limit), *one.measured.values], 2)
         panel.curve(grid + shift * inverse.max(), fit(grid) / theory, "-", "", color, width=1, alpha=0.6)
     panel.level(y=1, color=INK, dash="--")
@@ -136,8 +114,8 @@ def _add_pulls(figure: Figure, data: xr.Dataset, bound: float) -> None:
     )
     for end in (bound, 1.0):
         panel.region(low=-end, high=end)
-    for color, activation in zip(PALETTE, data.activation.values):
-        panel.curve(place, data.z.sel(activation=activation), "o", "", color, size=4, alpha=0.85)
+    for _, own, color in coloured(data, "activation"):
+        panel.curve(place, own.z, "o", "", color, size=4, alpha=0.85)
     for name in dict.fromkeys(observables):
         first = place[observables == name][0]
         panel.level(x=first - 0.5)

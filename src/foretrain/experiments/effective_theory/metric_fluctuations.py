@@ -8,7 +8,6 @@ With K the first layer's covariance (4.8), for every width n_1 of the first laye
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import combinations_with_replacement, product
@@ -17,10 +16,11 @@ import numpy as np
 import xarray as xr
 
 from foretrain.compare.judging.agreement import largest_score_allowed
-from foretrain.experiments.judgements import add_scores, agreement_rows, limit_row
-from foretrain.experiments.registry import Result, Row, plans
+from foretrain.experiments.judgements import agreement_rows, limit_row
+from foretrain.experiments.pictures import add_scores, coloured
+from foretrain.experiments.registry import Result, plans
 from foretrain.gaussian import expectations_at
-from foretrain.support.answers import FAINT, PALETTE, Axis, Figure, Panel
+from foretrain.support.answers import FAINT, Axis, Figure
 from foretrain.support.progress import track
 from foretrain.support.seeds import spawn
 from foretrain.theory.architecture import MLP, FloatArray
@@ -59,7 +59,12 @@ def metric_fluctuations(plan: Plan, seed: int) -> Result:
     for (name, width), own_seed in track(list(zip(cases, seeds[1:], strict=True)), "networks"):
         mlp = MLP(name, depth=2, width=width, n_out=_OUTPUTS, C_b=_C_B, C_W=_C_W)
         ensemble = Ensemble(mlp, X, plan.draws, method="weights", seed=own_seed)
-        columns.append((_exact(mlp, X), *_estimates(ensemble)))
+        # From the neurons of real networks, in the order of the theory.
+        two = correlator(ensemble, "11", layers=[2], inputs=_PAIRS, estimator="neurons")
+        four = connected_correlator(ensemble, "1122", layers=[2], inputs=_QUADRUPLES, estimator="neurons")
+        names = ("value", "standard_error")
+        found = [np.concatenate([each[key].values[0] for each in (two, four)]) for key in names]
+        columns.append((_exact(mlp, X), *found))
     shape, entries = (len(plan.activations), len(plan.widths), -1), (*_PAIRS, *_QUADRUPLES)
     data = xr.Dataset(
         {
@@ -75,7 +80,21 @@ def metric_fluctuations(plan: Plan, seed: int) -> Result:
         attrs={"C_b": _C_B, "C_W": _C_W, "draws": plan.draws, "outputs": _OUTPUTS},
     )
     data["z"] = (data.measured - data.theory) / data.standard_error
-    return Result(_verdict(data), _table(data), data, _figure)
+    spread, largest = agreement_rows(data.z.values.ravel())
+    rows, bound = [spread, largest], largest_score_allowed(data.z.size)
+    for name, width, indices in product(plan.activations, plan.widths, _SHOWN):
+        entry = data.sel(activation=name, width=width, entry=_entry_name(indices))
+        title = f"{name}, n_1 = {width}: {_entry_name(indices)}"
+        rows.append(limit_row(title, entry, bound, ("theory", "measured", "standard_error")))
+    fours = data.isel(entry=data.points.values == 4)
+    signal = float(np.abs(fours.theory / fours.standard_error).max())
+    judgement = "agree" if spread.agrees and largest.agrees else "do not agree"
+    verdict = (
+        f"{data.z.size} correlators of layer 2 {judgement} with the exact Gaussian expectations "
+        f"(rms z {spread.here:.2f}, largest |z| {largest.here:.1f}); "
+        f"independent neurons would be wrong by up to {signal:.0f} standard errors."
+    )
+    return Result(verdict, tuple(rows), data, _figure)
 
 
 def _exact(mlp: MLP, X: FloatArray) -> FloatArray:
@@ -91,44 +110,11 @@ def _exact(mlp: MLP, X: FloatArray) -> FloatArray:
     return np.concatenate([C_b + C_W * pairs, C_W**2 / width * (four - left * right)])
 
 
-def _estimates(ensemble: Ensemble) -> tuple[FloatArray, FloatArray]:
-    """Values and standard errors from the neurons of real networks, in the order of the theory."""
-    two = correlator(ensemble, "11", layers=[2], inputs=_PAIRS, estimator="neurons")
-    four = connected_correlator(ensemble, "1122", layers=[2], inputs=_QUADRUPLES, estimator="neurons")
-    values, errors = (
-        np.concatenate([dataset[name].values[0] for dataset in (two, four)])
-        for name in ("value", "standard_error")
-    )
-    return values, errors
-
-
 def _entry_name(indices: tuple[int, ...]) -> str:
     numbers = [str(index + 1) for index in indices]
     if len(numbers) == 2:
         return f"G_{''.join(numbers)}"
     return f"V_({''.join(numbers[:2])})({''.join(numbers[2:])})/n"
-
-
-def _table(data: xr.Dataset) -> tuple[Row, ...]:
-    bound = largest_score_allowed(data.z.size)
-    rows = list(agreement_rows(data.z.values.ravel()))
-    for name, width, indices in product(data.activation.values, data.width.values, _SHOWN):
-        entry = data.sel(activation=name, width=width, entry=_entry_name(indices))
-        title = f"{name}, n_1 = {width}: {_entry_name(indices)}"
-        rows.append(limit_row(title, entry, bound, ("theory", "measured", "standard_error")))
-    return tuple(rows)
-
-
-def _verdict(data: xr.Dataset) -> str:
-    spread, largest = agreement_rows(data.z.values.ravel())
-    four = data.isel(entry=data.points.values == 4)
-    signal = float(np.abs(four.theory / four.standard_error).max())
-    judgement = "agree" if spread.agrees and largest.agrees else "do not agree"
-    return (
-        f"{data.z.size} correlators of layer 2 {judgement} with the exact Gaussian expectations "
-        f"(rms z {spread.here:.2f}, largest |z| {largest.here:.1f}); "
-        f"independent neurons would be wrong by up to {signal:.0f} standard errors."
-    )
 
 
 def _figure(data: xr.Dataset) -> Figure:
@@ -139,49 +125,37 @@ def _figure(data: xr.Dataset) -> Figure:
     legs = [np.sqrt(variances)[list(entry)].prod(axis=0) for entry in (*_PAIRS, *_QUADRUPLES)]
     data = data.assign_coords(unit=(("activation", "entry"), np.stack(legs, axis=-1)))
     two, four = (data.isel(entry=data.points.values == points) for points in (2, 4))
-    sizes = (four.theory / four.unit).values
+    sizes, widths = (four.theory / four.unit).values, data.width.values.tolist()
     ticks = [tick for tick in (-1, -0.1, -0.01, 0, 0.01, 0.1, 1) if 2 * sizes.min() <= tick <= sizes.max()]
     signed = partial(Axis, scale="symlog", ticks=ticks, threshold=0.01)
     measured = f"measured, {int(data.attrs['draws']):,} networks each"
-    _draw_agreement(figure.panel("two-point function, one neuron", y=measured), two)
-    title = "connected four-point function, two neurons"
-    _draw_agreement(figure.panel(title, signed(), signed(measured), legend=""), four)
     scores = data.z.values.ravel()
+    bound = largest_score_allowed(scores.size)
+    title, pulls = "connected four-point function, two neurons", Axis("z", low=-1.1 * bound, high=1.1 * bound)
+    above = (
+        figure.panel("two-point function, one neuron", y=measured),
+        figure.panel(title, signed(), signed(measured), legend=""),
+    )
+    for panel, own in zip(above, (two, four)):
+        theory = own.theory / own.unit
+        ends = [float(theory.min()), float(theory.max())]
+        panel.curve(ends, ends, "-", "", FAINT, width=1)
     spread, largest = agreement_rows(scores)
     label = f"rms {spread.here:.2f}\nlargest {largest.here:.2f}\n1 % bound {largest.expected:.2f}"
     add_scores(figure, scores, f"all {scores.size} z-scores", label)
-    bound = largest_score_allowed(scores.size)
-    pulls = Axis("z", low=-1.1 * bound, high=1.1 * bound)
     label = r"theory  $G_{\alpha\beta}$,  in units of $\sqrt{G_{\alpha\alpha}G_{\beta\beta}}$"
-    _draw_pulls(figure.panel(x=label, y=pulls), two, bound)
-    label = r"theory  $V_{(\alpha\beta)(\gamma\delta)}/n_1$,  same units, signed logarithm"
-    _draw_pulls(figure.panel(x=signed(label), y=pulls), four, bound)
+    signs = r"theory  $V_{(\alpha\beta)(\gamma\delta)}/n_1$,  same units, signed logarithm"
+    below = figure.panel(x=label, y=pulls), figure.panel(x=signed(signs), y=pulls)
+    for agreement, panel, own in zip(above, below, (two, four)):
+        for end in (bound, 1.0):  # bands of the 1 % bound and of one standard error
+            panel.region(low=-end, high=end)
+        for (_, each, color), (marker, width) in product(coloured(own, "activation"), zip(_MARKERS, widths)):
+            one = each.sel(width=width)
+            x, y, error = (one[key] / one.unit for key in ("theory", "measured", "standard_error"))
+            agreement.curve(x, y, marker, "", color, error=error, size=4.5, hollow=True)
+            panel.curve(x, one.z, marker, "", color, size=3.5, alpha=0.8)
+        for name, _, color in coloured(own, "activation"):
+            agreement.legend_entry("-", name, color)
+        for marker, width in zip(_MARKERS, widths):
+            agreement.legend_entry(marker, f"$n_1 = {width}$", hollow=True)
     return figure
-
-
-def _cases(data: xr.Dataset) -> Iterator[tuple[xr.Dataset, str, str]]:
-    """Each activation and width with its colour and marker."""
-    names, widths = zip(PALETTE, data.activation.values), zip(_MARKERS, data.width.values)
-    for (color, name), (marker, width) in product(names, widths):
-        yield data.sel(activation=name, width=width), color, marker
-
-
-def _draw_agreement(panel: Panel, data: xr.Dataset) -> None:
-    theory = data.theory / data.unit
-    ends = [float(theory.min()), float(theory.max())]
-    panel.curve(ends, ends, "-", "", FAINT, width=1)
-    for one, color, marker in _cases(data):
-        x, y, error = (one[key] / one.unit for key in ("theory", "measured", "standard_error"))
-        panel.curve(x, y, marker, "", color, error=error, size=4.5, hollow=True)
-    for color, name in zip(PALETTE, data.activation.values):
-        panel.legend_entry("-", str(name), color)
-    for marker, width in zip(_MARKERS, data.width.values):
-        panel.legend_entry(marker, f"$n_1 = {width}$", hollow=True)
-
-
-def _draw_pulls(panel: Panel, data: xr.Dataset, bound: float) -> None:
-    """z-scores against the same theory axis, with the bands of one standard error and of the 1 % bound."""
-    for end in (bound, 1.0):
-        panel.region(low=-end, high=end)
-    for one, color, marker in _cases(data):
-        panel.curve(one.theory / one.unit, one.z, marker, "", color, size=3.5, alpha=0.8)

@@ -11,14 +11,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
 
 import numpy as np
 import xarray as xr
 
 from foretrain.activations import Activation, activation
-from foretrain.experiments.effective_theory.depth_laws import leading_coefficient
+from foretrain.experiments.effective_theory.depth_laws import fitted_layers, leading_coefficient, shown_layers
 from foretrain.experiments.judgements import computed_row, measured_row
+from foretrain.experiments.pictures import coloured
 from foretrain.experiments.registry import Result, Row, plans
 from foretrain.support.answers import INK, PALETTE, Axis, Figure, log
 from foretrain.support.progress import track
@@ -38,13 +38,9 @@ from foretrain.theory.prediction.infinite_width.robustness_laws import (
     linear_robustness,
 )
 
-if TYPE_CHECKING:
-    from foretrain.compare.trained import TrainedComparison
-
 _RATES = {"lambda_b": 1.3, "lambda_W": 0.7}
 _MIDDLE, _APART = np.array([1.0, 1.0]), np.array([0.1, -0.1])  # at right angles: equal norms
 _SHOWN_LAYERS = 160
-_FITTED = 0.1
 _ANGLES = (0.1, 0.5, 1.0, 2.0, 3.0)
 _TRAINED_ANGLES = np.array([0.2, 0.5, 1.0, 1.6, 2.4])  # of test inputs to the training input
 
@@ -74,17 +70,35 @@ def _smooth() -> dict[str, Activation]:
 def nearby_inputs(plan: Plan, seed: int) -> Result:
     """Robustness against depth by class, the limit of ReLU, and real networks trained on one input."""
     smooth, angles = _smooth_flows(plan.depth), _angle_flows(plan.angle_depth)
-    trained = {name: _train(plan, name, own) for name, own in with_seeds(plan.trained, seed)}
-    data = xr.merge([smooth, angles, _trained_table(trained)])
-    rows = (*_law_rows(smooth), *_constant_rows(smooth), *_angle_rows(angles), *_trained_rows(trained))
+    trained, trained_rows, agree = _trained(plan, seed)
+    data = xr.merge([smooth, angles, trained])
+    rows = [*_law_rows(smooth), *_constant_rows(smooth)]
+    # Limits of ReLU from every angle (10.93)-(10.95), and the deep linear network (10.98). From the smallest angle
+    # the law sets in at a depth 3 / (rho psi) of about fifty.
+    deep, layer, rest = fitted_layers(angles, "angle_layer")
+    for angle in angles.angle.values:
+        one = deep.sel(angle=angle)
+        for name, values, expected in (
+            ("cos ζ", one.relu_cos_zeta, 0.25),
+            ("robustness", one.relu_robustness, -0.75),
+            ("variance / K", one.relu_variance / angles.attrs["kernel"], 9 / 16),
+        ):
+            here, allowed = leading_coefficient(layer, values.values), 50 * rest * abs(expected)
+            rows.append(computed_row(f"relu from {angle:g} rad: {name}", expected, here, allowed))
+    expected, cosines = (
+        1 + linear_robustness(1.0, float(np.cos(1.0)), **_RATES),
+        angles.linear_cos_zeta.values,
+    )
+    worst = cosines[np.argmax(np.abs(cosines - expected))]
+    rows.append(computed_row("linear: cos ζ (10.98), the worst of 50 layers", expected, worst, 1e-10))
+    rows += trained_rows
     wrong = [row for row in rows if row.agrees is False and not row.note]
     verdict = (
         f"Robustness near a training input {'follows' if not wrong else 'does NOT follow'} the laws of the classes: "
         "the same at any depth for odd functions, growing for others, −3/4 for ReLU; (10.80) and (10.81) as printed "
-        "miss the biases' term, and real trained networks "
-        f"{'agree' if all(each.agrees for each in trained.values()) else 'do NOT agree'} with the measure."
+        f"miss the biases' term, and real trained networks {'agree' if agree else 'do NOT agree'} with the measure."
     )
-    return Result(verdict, rows, data, _figure)
+    return Result(verdict, tuple(rows), data, _figure)
 
 
 def _smooth_flows(depth: int) -> xr.Dataset:
@@ -92,7 +106,7 @@ def _smooth_flows(depth: int) -> xr.Dataset:
 
     The common factor by which the former depend on the depth of the network drops out of the ratio.
     """
-    layers = np.unique(np.geomspace(2, depth, _SHOWN_LAYERS).round().astype(int))
+    layers = shown_layers(2, depth, _SHOWN_LAYERS)
     parts = []
     for name, act in track(_smooth().items(), "smooth activations", total=3):
         found = criticality(act)
@@ -119,21 +133,14 @@ def _smooth_flows(depth: int) -> xr.Dataset:
     return xr.concat(parts, "network")
 
 
-def _deep(data: xr.Dataset, rates: str) -> tuple[xr.Dataset, FloatArray, float]:
-    """The layers that laws are fitted to, and what a fit may leave out, relative to what it finds."""
-    deep = data.sel(layer=slice(_FITTED * data.layer.values[-1], None), rates=rates)
-    layer = deep.layer.values.astype(float)
-    return deep, layer, 4 * (np.log(layer[0]) / layer[0]) ** 2
-
-
 def _law_rows(data: xr.Dataset) -> list[Row]:
     """Recursion over law (10.78), fitted to infinite depth, and the growth with depth."""
-    deep, layer, rest = _deep(data, "equivalence principle")
+    deep, layer, rest = fitted_layers(data.sel(rates="equivalence principle"))
     rows = []
     for name in data.network.values:
         one = deep.sel(network=name)
         ratio = leading_coefficient(layer, (one.robustness / one.law).values)
-        rows.append(computed_row(f"{name}: robustness over (10.78)", 1.0, ratio, rest))
+        rows.append(computed_row(f"{name}: robustness over (10.78)", 1.0, ratio, 4 * rest))
         half = one.sel(layer=layer[-1] / 2, method="nearest")
         growth = float(one.robustness[-1] / half.robustness)
         power = math.log(growth) / math.log(layer[-1] / float(half.layer))
@@ -144,8 +151,8 @@ def _law_rows(data: xr.Dataset) -> list[Row]:
 
 def _constant_rows(data: xr.Dataset) -> list[Row]:
     """Rates equal in all layers: -robustness L lambda_b / (4 delta^2), completed and as printed."""
-    deep, layer, rest = _deep(data, "equal")
-    rows = []
+    deep, layer, next_order = fitted_layers(data.sel(rates="equal"))
+    rest, rows = 4 * next_order, []
     for name in ("tanh", "sin"):
         here = leading_coefficient(layer, _scaled(deep.sel(network=name)).values)
         complete, printed = (
@@ -172,7 +179,7 @@ def _circle(angle: float) -> FloatArray:
 
 def _angle_flows(depth: int) -> xr.Dataset:
     """cos zeta of ReLU from several angles, and of a linear network from one, at every depth."""
-    layers = np.unique(np.geomspace(1, depth, _SHOWN_LAYERS).round().astype(int))
+    layers = shown_layers(1, depth, _SHOWN_LAYERS)
     mlp = MLP.critical("relu", depth, width=1, n_in=2).replace(**_RATES)
     flows = [
         tangent_angles(mlp, _circle(0.0), _circle(angle)).sel(layer=layers)
@@ -191,75 +198,41 @@ def _angle_flows(depth: int) -> xr.Dataset:
     )
 
 
-def _angle_rows(data: xr.Dataset) -> list[Row]:
-    """Limits of ReLU from every angle (10.93)-(10.95), and the deep linear network (10.98)."""
-    deep = data.sel(angle_layer=slice(_FITTED * data.angle_layer.values[-1], None))
-    layer = deep.angle_layer.values.astype(float)
-    # From the smallest angle the law sets in at a depth 3 / (rho psi) of about fifty.
-    rest = 50 * (np.log(layer[0]) / layer[0]) ** 2
-    rows = []
-    for angle in data.angle.values:
-        one = deep.sel(angle=angle)
-        limits = {
-            "cos ζ": (one.relu_cos_zeta, 0.25),
-            "robustness": (one.relu_robustness, -0.75),
-            "variance / K": (one.relu_variance / data.attrs["kernel"], 9 / 16),
-        }
-        for name, (values, expected) in limits.items():
-            here = leading_coefficient(layer, values.values)
-            title = f"relu from {angle:g} rad: {name}"
-            rows.append(computed_row(title, expected, here, rest * abs(expected)))
-    expected = 1 + linear_robustness(1.0, float(np.cos(1.0)), **_RATES)
-    worst = data.linear_cos_zeta.values[np.argmax(np.abs(data.linear_cos_zeta.values - expected))]
-    return [*rows, computed_row("linear: cos ζ (10.98), the worst of 50 layers", expected, worst, 1e-10)]
-
-
-def _train(plan: Plan, name: str, seed: Seed) -> TrainedComparison:
-    """Networks of three widths trained on one input, and their answers at several angles to it."""
-    from foretrain.compare.trained import compare_trained
-
-    mlp = MLP.critical(name, plan.layers, plan.widths[0], n_in=2).replace(**_RATES)
-    tests = np.stack([_circle(angle) for angle in _TRAINED_ANGLES])
-    train, widths, draws = _circle(0.0)[None], plan.widths, plan.draws
-    return compare_trained(mlp, train, [[1.0]], tests, widths=widths, draws=draws, seed=seed)
-
-
 def _measure(mlp: MLP, angle: float) -> float:
     """The robustness of an input at this angle to the training input."""
     return one_training_input(mlp, _circle(0.0), _circle(float(angle))).robustness
 
 
-def _trained_rows(found: dict[str, TrainedComparison]) -> list[Row]:
-    """Mean answers over the target less one, which is the measure."""
-    rows = []
-    for name, each in found.items():
-        judgement = each.judgement
+def _trained(plan: Plan, seed: Seed) -> tuple[xr.Dataset, list[Row], bool]:
+    """Networks of three widths trained on one input: mean answers at several angles over the target less one.
+
+    That is the measure, which comes along on a fine grid of angles; then rows, and whether all networks agree.
+    """
+    from foretrain.compare.trained import compare_trained
+
+    grid, parts, rows, agree = np.linspace(0.02, np.pi, 60), [], list[Row](), True
+    tests, train = np.stack([_circle(angle) for angle in _TRAINED_ANGLES]), _circle(0.0)[None]
+    for name, own in with_seeds(plan.trained, seed):
+        mlp = MLP.critical(name, plan.layers, plan.widths[0], n_in=2).replace(**_RATES)
+        found = compare_trained(mlp, train, [[1.0]], tests, widths=plan.widths, draws=plan.draws, seed=own)
+        places, judgement = np.flatnonzero(found.of("mean")), found.judgement
+        here, errors = found.limit[places] - 1, found.standard_error[places]
+        agree &= bool(found.agrees)
         title = f"{name}, trained on one input: rms z of means and variances (bound)"
-        rows.append(Row(title, judgement.rms_bound, judgement.rms, agrees=bool(each.agrees)))
-        for angle, place in zip(_TRAINED_ANGLES, np.flatnonzero(each.of("mean")), strict=True):
-            expected = _measure(each.mlp, angle)
-            here = each.limit[place] - 1
-            error = each.standard_error[place]
-            title = f"{name}, trained: robustness at {angle:g} rad"
-            rows.append(measured_row(title, expected, here, error, judgement.bound))
-    return rows
-
-
-def _trained_table(found: dict[str, TrainedComparison]) -> xr.Dataset:
-    """The same numbers, and the measure on a fine grid of angles."""
-    grid, parts = np.linspace(0.02, np.pi, 60), []
-    for name, each in found.items():
-        places = np.flatnonzero(each.of("mean"))
+        rows.append(Row(title, judgement.rms_bound, judgement.rms, agrees=bool(found.agrees)))
+        for angle, value, error in zip(_TRAINED_ANGLES, here, errors, strict=True):
+            title, expected = f"{name}, trained: robustness at {angle:g} rad", _measure(found.mlp, angle)
+            rows.append(measured_row(title, expected, value, error, judgement.bound))
         part = xr.Dataset(
             {
-                "trained_robustness": ("test_angle", each.limit[places] - 1),
-                "trained_error": ("test_angle", each.standard_error[places]),
-                "measure": ("fine_angle", np.array([_measure(each.mlp, angle) for angle in grid])),
+                "trained_robustness": ("test_angle", here),
+                "trained_error": ("test_angle", errors),
+                "measure": ("fine_angle", np.array([_measure(found.mlp, angle) for angle in grid])),
             },
             coords={"test_angle": _TRAINED_ANGLES, "fine_angle": grid},
         )
         parts.append(part.expand_dims(trained_network=[name]))
-    return xr.concat(parts, "trained_network")
+    return xr.concat(parts, "trained_network"), rows, agree
 
 
 def _figure(data: xr.Dataset) -> Figure:
@@ -267,8 +240,7 @@ def _figure(data: xr.Dataset) -> Figure:
     figure = Figure(title, columns=2, size=(13, 9.4))
     depth, principle = log("depth L"), "rates of the equivalence principle (dashed: (10.78))"
     panel = figure.panel(principle, x=depth, y=log("− robustness measure"))
-    for color, name in zip(PALETTE, data.network.values):
-        one = data.sel(network=name, rates="equivalence principle")
+    for name, one, color in coloured(data.sel(rates="equivalence principle"), "network"):
         label = f"{name}: $L^{{{float(one.power) + 0.0:.2g}}}$"
         panel.curve(one.layer, -one.robustness, "-", label, color)
         panel.curve(one.layer, -one.law, "--", "", color, width=1)
@@ -281,15 +253,14 @@ def _figure(data: xr.Dataset) -> Figure:
     panel.level(y=_RATES["lambda_W"], label="(10.81) as printed", color=INK, dash=":", width=1.5)
     title = "ReLU: all inputs end at 1/4 (10.93)"
     panel = figure.panel(title, x=depth, y=r"$\cos\zeta = \Theta_{+-} / \Theta_{++}$")
-    for color, angle in zip(PALETTE, data.angle.values):
-        panel.curve(data.angle_layer, data.relu_cos_zeta.sel(angle=angle), "-", f"ψ = {angle:g}", color)
+    for first, one, color in coloured(data, "angle"):
+        panel.curve(data.angle_layer, one.relu_cos_zeta, "-", f"ψ = {first:g}", color)
     panel.level(y=0.25, color=INK, dash="--")
     panel.note(data.angle_layer[1], 0.25, "1/4", above=True, size=10)
     title = "real networks of 3 layers, trained on one input (points)"
     angle = Axis("angle to the training input", ticks={0: "0", np.pi / 2: "π/2", np.pi: "π"})
     panel = figure.panel(title, x=angle, y="mean answer / target − 1")
-    for color, name in zip(PALETTE, data.trained_network.values):
-        one = data.sel(trained_network=name)
+    for name, one, color in coloured(data, "trained_network"):
         panel.curve(one.fine_angle, one.measure, "-", f"{name}, infinite width", color)
         panel.curve(one.test_angle, one.trained_robustness, "o", "", color, error=one.trained_error)
     panel.level(y=0)

@@ -9,20 +9,21 @@ zero runs with m as m (m + 2): neurons that are traced out change the couplings 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import xarray as xr
 
 from foretrain.compare.judging.agreement import judge
-from foretrain.experiments.effective_theory.width_limits import limits_of_batches
+from foretrain.experiments.effective_theory.width_limits import MethodPlan, limits_of_batches
 from foretrain.experiments.judgements import judgement_rows, limit_row, rows_of
+from foretrain.experiments.pictures import coloured
 from foretrain.experiments.registry import Result, Row, plans
-from foretrain.support.answers import INK, PALETTE, Figure, names_axis
+from foretrain.support.answers import INK, Figure, names_axis
 from foretrain.support.progress import track
 from foretrain.support.seeds import Seed, with_seeds
 from foretrain.theory.architecture import MLP, FloatArray
-from foretrain.theory.ensembles import Ensemble
+from foretrain.theory.ensembles import sample_metric
 from foretrain.theory.finite_width import covariance_of, layer_statistics, mean_of
 
 Given = Callable[[FloatArray], FloatArray]
@@ -41,33 +42,32 @@ _FUNCTIONS: dict[str, tuple[Given, Given]] = {
 _PAIRS = (("cos z", "cos z"), ("z⁴", "cos z"), ("sin² z", "z⁴"))
 
 
-@dataclass(frozen=True)
-class Plan:
-    """How many networks of which widths are drawn, and how."""
-
-    draws: dict[int, int]  # networks by width
-    method: str
-
-
 PLANS = plans(
-    quick=Plan({48: 300_000, 96: 300_000, 192: 300_000}, "conditional"),
-    paper=Plan({48: 500_000, 96: 400_000, 192: 200_000}, "weights"),
+    quick=MethodPlan({48: 300_000, 96: 300_000, 192: 300_000}, "conditional"),
+    paper=MethodPlan({48: 500_000, 96: 400_000, 192: 200_000}, "weights"),
 )
 
 
-def neuron_observables(plan: Plan, seed: int) -> Result:
+def neuron_observables(plan: MethodPlan, seed: int) -> Result:
     """n times what finite width does to means, covariances and joint densities of neurons."""
     names = ("tanh", "sin")
     parts = [_limits(name, plan, own) for name, own in track(with_seeds(names, seed), "activations")]
     data = xr.concat(parts, xr.Variable("activation", list(names)), join="outer")
-    rows = tuple(row for name in names for row in _rows(data.sel(activation=name), name))
+    rows: list[Row] = []
+    for name in names:
+        own = data.sel(activation=name).dropna("direction", subset=["independent"])
+        judgement = judge([(own.z.values, own.independent.values)])
+        rows += rows_of(name, judgement_rows(judgement, "observables"))
+        for label in _labels():
+            title = f"{name}, layer {_LAYER}: n times the change of the {label}"
+            rows.append(limit_row(title, own.sel(observable=label), judgement.bound))
     word = "agree" if all(row.agrees for row in rows) else "do NOT all agree"
     worst = float(np.abs(data.z).max())
     verdict = (
         f"Functions of one, two and up to {_GROUPS[-1]} neurons of random networks {word} with the order 1/n "
         f"(largest |z| {worst:.1f})."
     )
-    return Result(verdict, rows, data, _figure)
+    return Result(verdict, tuple(rows), data, _figure)
 
 
 def _network(name: str, width: int) -> MLP:
@@ -91,41 +91,28 @@ def changes(G: FloatArray, K: float) -> FloatArray:
     return np.array([*one, *two, *density])
 
 
-def _theory(name: str) -> tuple[float, FloatArray]:
-    """K, and the coefficients of 1/n in the order of the labels."""
+def _limits(name: str, plan: MethodPlan, seed: Seed) -> xr.Dataset:
+    """Changes at every width, their limits, and the coefficients of 1/n, in the order of the labels."""
     n = 10**6
     mlp = _network(name, n)
     at = layer_statistics(mlp, _X, _LAYER)
     K, V, G1 = (float(np.asarray(each).item()) for each in (at.K, at.V, at.G1))
-    functions = {key: _of_points(function) for key, (function, _) in _FUNCTIONS.items()}
+    functions = {key: partial(_at_first_input, function) for key, (function, _) in _FUNCTIONS.items()}
     one = [n * mean_of(function, mlp, _X, _LAYER).correction for function in functions.values()]
     two = [n * covariance_of(functions[a], functions[b], mlp, _X, _LAYER).correction for a, b in _PAIRS]
     density = [m * (m + 2) / 8 * V / K**2 - m / 2 * G1 / K for m in _GROUPS]
-    return K, np.array([*one, *two, *density])
+
+    def changes_by_batch(width: int, count: int, own: Seed) -> FloatArray:
+        network = _network(name, width)
+        G = sample_metric(network, _X, count, method=plan.method, layers=[_LAYER], seed=own).values
+        return width * np.stack([changes(part, K) for part in np.split(G.ravel(), _BATCHES)])
+
+    theory = np.array([*one, *two, *density])
+    return limits_of_batches(plan.draws, seed, changes_by_batch, theory, "observable", _labels())
 
 
-def _of_points(function: Given) -> Given:
-    return lambda points: function(points[:, 0])
-
-
-def _limits(name: str, plan: Plan, seed: Seed) -> xr.Dataset:
-    K, theory = _theory(name)
-    batches = []
-    for (width, draws), own in with_seeds(plan.draws.items(), seed):
-        ensemble = Ensemble(_network(name, width), _X, draws, method=plan.method, seed=own)
-        G = np.concatenate([chunk[_LAYER].ravel() for chunk in ensemble.metrics([_LAYER])])
-        batches.append(width * np.stack([changes(part, K) for part in np.split(G, _BATCHES)]))
-    return limits_of_batches(list(plan.draws), batches, theory, "observable", _labels())
-
-
-def _rows(data: xr.Dataset, name: str) -> list[Row]:
-    own = data.dropna("direction", subset=["independent"])
-    judgement = judge([(own.z.values, own.independent.values)])
-    rows = rows_of(name, judgement_rows(judgement, "observables"))
-    for label in _labels():
-        title = f"{name}, layer {_LAYER}: n times the change of the {label}"
-        rows.append(limit_row(title, own.sel(observable=label), judgement.bound))
-    return rows
+def _at_first_input(function: Given, points: FloatArray) -> FloatArray:
+    return function(points[:, 0])
 
 
 def _figure(data: xr.Dataset) -> Figure:
@@ -135,8 +122,7 @@ def _figure(data: xr.Dataset) -> Figure:
     for name in data.activation.values:
         panel = figure.panel(str(name), names_axis(data.observable.values), "measured / theory")
         own = data.sel(activation=name)
-        for color, shift, width in zip(PALETTE, (-0.24, -0.08, 0.08), data.width.values):
-            at = own.sel(width=width)
+        for (width, at, color), shift in zip(coloured(own, "width"), (-0.24, -0.08, 0.08)):
             ratio, error = at.measured / own.theory, at.measured_error / np.abs(own.theory)
             panel.curve(place + shift, ratio, "o", f"n = {width}", color, error=error)
         ratio, error = own.limit / own.theory, own.standard_error / np.abs(own.theory)

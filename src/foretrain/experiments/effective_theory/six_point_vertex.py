@@ -17,10 +17,11 @@ import xarray as xr
 
 from foretrain.activations import Activation, activation
 from foretrain.compare.judging.agreement import largest_score_allowed
-from foretrain.experiments.effective_theory.width_limits import draw_limit, infinite_width
+from foretrain.experiments.effective_theory.width_limits import Plan, limits
 from foretrain.experiments.judgements import agreement_rows, limit_row
+from foretrain.experiments.pictures import coloured, draw_limit
 from foretrain.experiments.registry import Result, Row, plans
-from foretrain.support.answers import INK, PALETTE, Figure
+from foretrain.support.answers import INK, Figure
 from foretrain.support.progress import track
 from foretrain.support.seeds import Seed, generator, with_seeds
 from foretrain.theory.architecture import MLP, FloatArray
@@ -29,13 +30,6 @@ from foretrain.theory.recursions.six_point import metric_cumulants, six_point_fl
 
 _BATCHES = 40
 _CHUNK = 4_000_000  # random numbers at a time
-
-
-@dataclass(frozen=True)
-class Plan:
-    """How many networks of which widths are drawn."""
-
-    draws: dict[int, int]  # by width
 
 
 @dataclass(frozen=True)
@@ -72,43 +66,48 @@ def six_point_vertex(plan: Plan, seed: int) -> Result:
     parts = [_limits(case, plan, own).expand_dims(case=[case.label]) for case, own in with_seeds(cases, seed)]
     data = xr.concat(parts, "case", join="outer")
     score = data.z.values[np.isfinite(data.z.values)]
-    rows = (*agreement_rows(score), *_vertex_rows(cases, data), *_exact_rows(data), *_count_rows())
+    rows, bound = list(agreement_rows(score)), largest_score_allowed(score.size)
+    for case in cases:
+        for layer, published in enumerate(case.published, start=2):
+            one, title = data.sel(case=case.label, layer=layer), f"{case.label}: U at layer {layer}"
+            agrees = abs(float(one.theory) - published) <= case.digits * published
+            rows.append(Row(f"{title}, recursion", published, float(one.theory), agrees=agrees))
+            rows.append(limit_row(f"{title}, networks", one, bound))
+    # At the narrowest width, ReLU has a closed form at any width.
+    narrow = data.sel(case="relu").isel(width=0)
+    bound, names = largest_score_allowed(data.sizes["layer"]), ("exact", "measured", "measured_error")
+    for layer in data.layer.values:
+        title = f"relu: n² κ₃ at layer {layer}, n = {int(narrow.width)}"
+        rows.append(limit_row(title, narrow.sel(layer=layer), bound, names))
+    # (epsilon.14), and the vertex of thirty inputs.
+    total, counts = model_complexity(0, 30, 20, 3).total, model_complexity(1, 30, 20, 3).counts
+    assert total is not None
+    assert counts is not None
+    title = "numbers that fix infinite width: 3 outputs, 20 + 10 inputs"
+    rows.append(Row(title, 990, total, agrees=total == 990))
+    rows.append(Row("independent entries of V, 30 inputs", 108345, counts["V"], agrees=counts["V"] == 108345))
     word = "agree" if all(row.agrees for row in rows) else "do NOT all agree"
     verdict = (
         f"Third cumulants of the metric of random networks {word} with the six-point vertex of the recursion "
         f"(largest |z| {np.abs(score).max():.1f}); at finite width they differ from it by terms of order 1/n."
     )
-    return Result(verdict, rows, data, _figure)
+    return Result(verdict, tuple(rows), data, _figure)
 
 
 def _limits(case: _Case, plan: Plan, seed: Seed) -> xr.Dataset:
     """U at every width with its standard error, its limit, and the recursion, at layers 2 and up."""
-    widths = list(plan.draws)
     values, errors = [], []
-    for width, own in track(with_seeds(widths, seed), f"{case.label}: widths"):
-        metrics = sampled_metrics(case.network(width), plan.draws[width], own)
+    for (width, draws), own in track(with_seeds(plan.draws.items(), seed), f"{case.label}: widths"):
+        metrics = sampled_metrics(case.network(width), draws, own)
         batches = np.stack([width**2 * _third_cumulant(one) for one in np.split(metrics, _BATCHES, axis=1)])
         values.append(batches.mean(axis=0))
         errors.append(batches.std(axis=0, ddof=1) / np.sqrt(_BATCHES))
-    measured, error = np.stack(values), np.stack(errors)
-    limit, limit_error = infinite_width(widths, measured, error)
     theory = six_point_flow(case.network(1), 1.0)[1:, 0]
-    exact = np.full_like(measured, np.nan)
+    exact = np.full((len(values), len(theory)), np.nan)
     if case.act.slopes is not None:
-        exact = np.stack([metric_cumulants(case.network(width), 1.0)[1:, 1] for width in widths])
-    both = ("width", "layer")
-    return xr.Dataset(
-        {
-            "measured": (both, measured),
-            "measured_error": (both, error),
-            "exact": (both, exact),
-            "limit": ("layer", limit),
-            "standard_error": ("layer", limit_error),
-            "theory": ("layer", theory),
-            "z": ("layer", (limit - theory) / limit_error),
-        },
-        coords={"width": widths, "layer": np.arange(2, len(theory) + 2)},
-    )
+        exact = np.stack([metric_cumulants(case.network(width), 1.0)[1:, 1] for width in plan.draws])
+    found = limits(list(plan.draws), values, errors, theory, "layer", np.arange(2, len(theory) + 2))
+    return found.assign(exact=(("width", "layer"), exact))
 
 
 def sampled_metrics(mlp: MLP, draws: int, seed: Seed) -> FloatArray:
@@ -134,40 +133,6 @@ def _third_cumulant(samples: FloatArray) -> FloatArray:
     return np.asarray((centred**3).mean(axis=-1) * count**2 / ((count - 1) * (count - 2)))
 
 
-def _vertex_rows(cases: tuple[_Case, ...], data: xr.Dataset) -> list[Row]:
-    bound = largest_score_allowed(int(np.isfinite(data.z.values).sum()))
-    rows = []
-    for case in cases:
-        for layer, published in enumerate(case.published, start=2):
-            one, title = data.sel(case=case.label, layer=layer), f"{case.label}: U at layer {layer}"
-            agrees = abs(float(one.theory) - published) <= case.digits * published
-            rows.append(Row(f"{title}, recursion", published, float(one.theory), agrees=agrees))
-            rows.append(limit_row(f"{title}, networks", one, bound))
-    return rows
-
-
-def _exact_rows(data: xr.Dataset) -> list[Row]:
-    """At the narrowest width, ReLU has a closed form at any width."""
-    one = data.sel(case="relu").isel(width=0)
-    bound, names = largest_score_allowed(data.sizes["layer"]), ("exact", "measured", "measured_error")
-    return [
-        limit_row(f"relu: n² κ₃ at layer {layer}, n = {int(one.width)}", one.sel(layer=layer), bound, names)
-        for layer in one.layer.values
-    ]
-
-
-def _count_rows() -> list[Row]:
-    """(epsilon.14), and the vertex of thirty inputs."""
-    total, counts = model_complexity(0, 30, 20, 3).total, model_complexity(1, 30, 20, 3).counts
-    assert total is not None
-    assert counts is not None
-    vertex = counts["V"]
-    return [
-        Row("numbers that fix infinite width: 3 outputs, 20 + 10 inputs", 990, total, agrees=total == 990),
-        Row("independent entries of V, 30 inputs", 108345, vertex, agrees=vertex == 108345),
-    ]
-
-
 def _figure(data: xr.Dataset) -> Figure:
     """Measured over theory against 1/n: the theory is the point (0, 1)."""
     figure = Figure("The six-point vertex: n² times the third cumulant of the metric", size=(13, 5.2))
@@ -176,8 +141,7 @@ def _figure(data: xr.Dataset) -> Figure:
         lines = "; lines: exact at any width" if np.isfinite(own.exact.values).all() else ""
         title, ratio = f"{case} (diamonds: extrapolated{lines})", r"$n^2 \kappa_3$ / U of the recursion"
         panel = figure.panel(title, x="1 / width", y=ratio)
-        for number, (color, layer) in enumerate(zip(PALETTE, own.layer.values)):
-            one = own.sel(layer=layer)
+        for number, (layer, one, color) in enumerate(coloured(own, "layer")):
             theory, shift = float(one.theory), 0.008 * (number - own.sizes["layer"] / 2)
             draw_limit(panel, one, f"layer {layer}", color, unit=theory, shift=shift)
             if lines:

@@ -15,9 +15,10 @@ import numpy as np
 import xarray as xr
 
 from foretrain.compare.judging.powers import slope_of
-from foretrain.experiments.judgements import power_row
+from foretrain.experiments.judgements import agreeing, power_row
+from foretrain.experiments.pictures import draw_guide
 from foretrain.experiments.registry import Result, Row, plans
-from foretrain.support.answers import FAINT, PALETTE, Axis, Figure, log
+from foretrain.support.answers import PALETTE, Axis, Figure, log
 from foretrain.support.progress import track
 from foretrain.support.seeds import with_seeds
 from foretrain.theory.architecture import MLP, FloatArray
@@ -69,15 +70,18 @@ def taylor_expansion(plan: Plan, seed: int) -> Result:
         coords={"width": list(plan.widths), "order": np.arange(len(_ORDERS))},
         attrs={"steps": plan.steps, "depth": _DEPTH},
     )
-    rows = (*_power_rows(data), *_share_rows(data))
-    good = sum(row.agrees is True for row in rows)
-    tested = sum(row.agrees is not None for row in rows)
-    share = float(_shares(data)[-1, 3])
+    rows: list[Row] = []
+    for order, (rest, (power, note)) in enumerate(_ORDERS.items()):
+        rows.append(power_row(f"{rest}: power of n", power, slope_of(data.left.sel(order=order)), note))
+    shares = _shares(data)
+    for place, order in ((0, 1), (0, 3), (-1, 1), (-1, 3)):
+        title = f"{list(_ORDERS)[order]}, as a share of the change, at n = {plan.widths[place]}"
+        rows.append(Row(title, "none published", float(shares[place, order])))
     verdict = (
-        f"{good} of {tested} powers of n are as expected: a linear model misses 1/n of what trained networks have "
-        f"learned, three orders of the Taylor series 1/n², {share:.1g} of it at width {plan.widths[-1]}."
+        f"{agreeing(rows)} powers of n are as expected: a linear model misses 1/n of what trained networks have "
+        f"learned, three orders of the Taylor series 1/n², {shares[-1, 3]:.1g} of it at width {plan.widths[-1]}."
     )
-    return Result(verdict, rows, data, _figure)
+    return Result(verdict, tuple(rows), data, _figure)
 
 
 def _left(width: int, plan: Plan, seed: np.random.SeedSequence) -> FloatArray:
@@ -127,34 +131,17 @@ def _tanh_series(z: list[torch.Tensor]) -> list[torch.Tensor]:
     s = [z[0].tanh()]
     u = [1 - s[0].square()]
     for order in range(1, len(z)):
-        s.append(_sum([j * z[j] * u[order - j] for j in range(1, order + 1)]) / order)
-        u.append(-_sum([s[j] * s[order - j] for j in range(order + 1)]))
+        terms = [j * z[j] * u[order - j] for j in range(1, order + 1)]
+        s.append(sum(terms[1:], terms[0]) / order)
+        squares = [s[j] * s[order - j] for j in range(order + 1)]
+        u.append(-sum(squares[1:], squares[0]))
     return s
-
-
-def _sum(terms: list[torch.Tensor]) -> torch.Tensor:
-    return sum(terms[1:], terms[0])
-
-
-def _power_rows(data: xr.Dataset) -> list[Row]:
-    rows = []
-    for order, (rest, (power, note)) in enumerate(_ORDERS.items()):
-        rows.append(power_row(f"{rest}: power of n", power, slope_of(data.left.sel(order=order)), note))
-    return rows
 
 
 def _shares(data: xr.Dataset) -> FloatArray:
     """Root mean squares over networks relative to what training changes: (widths, orders)."""
     size = np.sqrt((data.left**2).mean("draw")).transpose("width", "order").values
     return np.asarray(size / size[:, :1])
-
-
-def _share_rows(data: xr.Dataset) -> list[Row]:
-    rests, shares, rows = list(_ORDERS), _shares(data), []
-    for place, order in ((0, 1), (0, 3), (-1, 1), (-1, 3)):
-        title = f"{rests[order]}, as a share of the change, at n = {data.width.values[place]}"
-        rows.append(Row(title, "none published", float(shares[place, order])))
-    return rows
 
 
 def _figure(data: xr.Dataset) -> Figure:
@@ -165,9 +152,7 @@ def _figure(data: xr.Dataset) -> Figure:
     for order, color in zip(data.order.values[1:], PALETTE):
         panel.curve(n, shares[:, order], "o-", f"after order {order}", color)
     for order, power, text in ((1, -1, "1/n"), (3, -2, "1/n²")):
-        guide = 1.7 * shares[0, order] * (n / n[0]) ** power
-        panel.curve(n, guide, "--", "", FAINT, width=1)
-        panel.note(n[1], guide[1], text, FAINT, above=True)
+        draw_guide(panel, n, 1.7 * shares[0, order], power, text, 1, above=True)
     title = "orders come in pairs: only odd ones gain a power of n"
     panel = figure.panel(title, x=Axis("last order of the series kept", whole=True), y=share)
     for color, width, values in zip(PALETTE, data.width.values, shares):

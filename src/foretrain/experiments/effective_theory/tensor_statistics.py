@@ -24,8 +24,9 @@ import xarray as xr
 from foretrain.compare.comparison import Comparison
 from foretrain.compare.initial import compare_initial
 from foretrain.compare.judging.agreement import Judgement, judge
-from foretrain.experiments.effective_theory.depth_laws import leading_coefficient
-from foretrain.experiments.judgements import add_scores, computed_row, judgement_rows
+from foretrain.experiments.effective_theory.depth_laws import fitted_layers, leading_coefficient, shown_layers
+from foretrain.experiments.judgements import computed_row, judgement_rows
+from foretrain.experiments.pictures import add_scores
 from foretrain.experiments.registry import Result, Row, plans
 from foretrain.support.answers import FAINT, INK, PALETTE, Figure, log, names_axis
 from foretrain.support.progress import track
@@ -37,8 +38,6 @@ from foretrain.theory.learning_rates import recommended
 Laws = Callable[[MLP, Any], xr.Dataset]
 
 _RATES = {"lambda_b": 0.5, "lambda_W": 0.5}
-_SHOWN_LAYERS = 160
-_FITTED = 0.1  # the share of the layers that a fit leaves out
 _INPUTS = np.array([[1.0, -0.5, 0.8], [0.3, 1.1, -0.4]])
 
 
@@ -79,18 +78,9 @@ def dntk_statistics(plan: Plan, seed: int) -> Result:
     return _statistics("P, Q and R to U", title, plan, seed, dntk_laws, ("relu", "linear", "tanh", "sin"))
 
 
-def measure(plan: Plan, seed: int) -> dict[str, Comparison]:
-    """Two inputs in critical networks of three widths, by activation."""
-    found = {}
-    for (activation, names), own_seed in track(with_seeds(plan.observables.items(), seed), "random networks"):
-        mlp = MLP.critical(activation, plan.layers, plan.width, n_in=_INPUTS.shape[1]).replace(**_RATES)
-        found[activation] = compare_initial(mlp, _INPUTS, names, plan.draws, seed=own_seed)
-    return found
-
-
 def ratios(law: Laws, activations: Sequence[str], depth: int) -> xr.Dataset:
     """Ratios over l/n by the recursion and, as ``coefficient``, by the law of the class, in great depth."""
-    layers = np.unique(np.geomspace(2, depth, _SHOWN_LAYERS).round().astype(int))
+    layers = shown_layers(2, depth, 160)
     parts = []
     for activation in track(activations, "depth laws"):
         mlp = MLP.critical(activation, depth, width=1, n_in=1)
@@ -136,6 +126,15 @@ def judgement_of(found: Mapping[str, Comparison]) -> Judgement:
     return judge([(each.z[each.fluctuates], each.independent_scores) for each in found.values()])
 
 
+def entry_row(name: str, each: Comparison, place: int, bound: float) -> Row:
+    """One entry of a network; where nothing fluctuates, as in G1 of one ReLU input, it must be exact."""
+    entry, z = each.entries[place], each.z[place]
+    agrees = bool(abs(z) <= bound) if each.fluctuates[place] else each.exact_agrees
+    error = float(each.standard_error[place]) if each.fluctuates[place] else None
+    title = f"{name}: {entry.label} at layer {entry.layer}"
+    return Row(title, float(each.theory[place]), float(each.limit[place]), error, agrees)
+
+
 def measured_rows(found: Mapping[str, Comparison]) -> list[Row]:
     """Spread and largest of all z-scores, then one entry of each observable in the last layer."""
     judgement = judgement_of(found)
@@ -150,28 +149,20 @@ def measured_rows(found: Mapping[str, Comparison]) -> list[Row]:
         for place, entry in enumerate(each.entries):
             if entry.layer == each.mlp.depth:
                 first.setdefault(entry.observable, place)
-        for place in first.values():
-            entry, z = each.entries[place], each.z[place]
-            agrees = each.exact_agrees if np.isnan(z) else bool(abs(z) <= judgement.bound)
-            error = None if np.isnan(z) else float(each.standard_error[place])
-            title = f"{activation}: {entry.label} at layer {entry.layer}"
-            rows.append(Row(title, float(each.theory[place]), float(each.limit[place]), error, agrees))
+        rows += [entry_row(activation, each, place, judgement.bound) for place in first.values()]
     return rows
 
 
 def law_rows(data: xr.Dataset) -> list[Row]:
     """Growth of every ratio per layer against the law; what the fit leaves out is of order (log l / l)^2."""
-    deep = data.sel(layer=slice(_FITTED * data.layer.values[-1], None))
-    layer = deep.layer.values.astype(float)
-    # Each of up to four powers of K and Theta brings corrections of its own.
-    rest = 4 * (np.log(layer[0]) / layer[0]) ** 2
+    deep, layer, rest = fitted_layers(data)
     rows = []
     for network, ratio in product(data.network.values, data.ratio.values):
         one = deep.sel(network=network, ratio=ratio)
         expected = float(one.coefficient)
         if not np.isnan(expected):
             here = leading_coefficient(layer, one.growth.values)
-            allowed = max(rest * abs(expected), 1e-9)
+            allowed = max(4 * rest * abs(expected), 1e-9)  # up to four powers of K and Theta bring their own
             rows.append(computed_row(f"{network}: {ratio} per l/n", expected, here, allowed))
     return rows
 
@@ -180,7 +171,10 @@ def _statistics(
     subject: str, title: str, plan: Plan, seed: int, law: Laws, activations: Sequence[str]
 ) -> Result:
     """Entries of random networks, and ratios against depth for other activations."""
-    deep, found = ratios(law, activations, plan.depth), measure(plan, seed)
+    deep, found = ratios(law, activations, plan.depth), {}
+    for (activation, names), own in track(with_seeds(plan.observables.items(), seed), "random networks"):
+        mlp = MLP.critical(activation, plan.layers, plan.width, n_in=_INPUTS.shape[1]).replace(**_RATES)
+        found[activation] = compare_initial(mlp, _INPUTS, names, plan.draws, seed=own)
     judgement = judgement_of(found)
     rows = (*measured_rows(found), *law_rows(deep))
     data = xr.merge([entry_table(found), deep]).assign_attrs(bound=judgement.bound)

@@ -16,13 +16,13 @@ import xarray as xr
 
 from foretrain.compare.judging.agreement import largest_score_allowed
 from foretrain.compare.judging.powers import Sizes, power_of
-from foretrain.experiments.judgements import computed_row, limit_row, power_row
+from foretrain.experiments.judgements import agreeing, computed_row, limit_row, power_row, sampled
 from foretrain.experiments.registry import Result, Row, plans
 from foretrain.support.answers import INK, PALETTE, Figure, log, names_axis
 from foretrain.support.progress import track
 from foretrain.support.seeds import Seed, spawn, with_seeds
 from foretrain.theory.architecture import MLP, FloatArray
-from foretrain.theory.ensembles import Ensemble, weight_law
+from foretrain.theory.ensembles import Ensemble, sample_metric, weight_law
 from foretrain.theory.linear import DeepLinear, nongaussian_weights
 
 _LAWS = ("gaussian", "uniform", "truncated_normal")
@@ -51,21 +51,31 @@ def weight_laws(plan: Plan, seed: int) -> Result:
     """Moments of linear networks by law of the weights, what the law changes of tanh networks, and equal neurons."""
     linear, bent = spawn(seed, 2)
     data = xr.merge([_linear(plan.linear_draws, linear), _tanh(plan.draws, bent)])
-    published = [
+    rows = [
         computed_row(f"linear, hidden 4 and 5, {law}: {name}", value, here, 1e-9)
         for law, values in _PUBLISHED.items()
         for name, value, here in zip(_MOMENTS.values(), values, _exact(law), strict=True)
     ]
-    rows = (*published, *_linear_rows(data), *_tanh_rows(data), *_symmetry_rows())
-    good = sum(row.agrees is True for row in rows)
-    tested = sum(row.agrees is not None for row in rows)
+    bound = largest_score_allowed(len(_LAWS) * len(_MOMENTS))
+    names = ("linear_theory", "linear", "linear_error")
+    for law, (name, words) in product(_LAWS, _MOMENTS.items()):
+        at = data.sel(law=law, moment=name)
+        rows.append(limit_row(f"linear networks, {law}: {words}", at, bound, names))
+    rows += _tanh_rows(data)
+    # Neurons that start alike: after training they still do, and the width has acted as one.
+    wide, narrow = (_trained_alike(width) for width in (1000, 1))
+    spread, apart = float(wide.std(axis=1).max()), float(np.abs(wide[:, 0] - narrow[:, 0]).max())
+    note = "equal neurons get equal gradients: symmetry must be broken by the draw of the weights"
+    title = "their course against that of a single neuron, 50 steps: largest difference"
+    rows.append(computed_row("1000 equal neurons after training: spread", 0.0, spread, 1e-12))
+    rows.append(computed_row(title, 0.0, apart, 1e-9, note))
     widest = data.isel(width=-1)
     verdict = (
-        f"{good} of {tested} checks agree: the law of the weights enters linear networks as the exact theory says "
+        f"{agreeing(rows)} checks agree: the law of the weights enters linear networks as the exact theory says "
         f"and changes tanh networks by 1/n, {float(widest.change.sel(law='uniform')):.2%} of the metric at width "
         f"{int(widest.width)}."
     )
-    return Result(verdict, rows, data, _figure)
+    return Result(verdict, tuple(rows), data, _figure)
 
 
 def _exact(law: str) -> list[float]:
@@ -104,17 +114,6 @@ def moments_of(z: FloatArray) -> FloatArray:
     return np.array([square.mean(), pairs, (square**2).mean() - 3 * pairs])
 
 
-def _linear_rows(data: xr.Dataset) -> list[Row]:
-    bound, names = (
-        largest_score_allowed(len(_LAWS) * len(_MOMENTS)),
-        ("linear_theory", "linear", "linear_error"),
-    )
-    return [
-        limit_row(f"linear networks, {law}: {words}", data.sel(law=law, moment=name), bound, names)
-        for law, (name, words) in product(_LAWS, _MOMENTS.items())
-    ]
-
-
 def _tanh(draws: dict[int, int], seed: Seed) -> xr.Dataset:
     """Relative change of the mean metric at layer 3 against Gaussian weights, by law and width.
 
@@ -126,9 +125,8 @@ def _tanh(draws: dict[int, int], seed: Seed) -> xr.Dataset:
         mlp, x = MLP("tanh", _LAYER, width, n_in=width, C_W=1.5), np.ones((1, width))
         found = []
         for law, own in with_seeds(_LAWS, width_seed):
-            ensemble = Ensemble(mlp, x, count, method="weights", law=law, seed=own)
-            G = np.concatenate([chunk[_LAYER].ravel() for chunk in ensemble.metrics([_LAYER])])
-            found.append((G.mean(), G.std(ddof=1) / np.sqrt(count)))
+            G = sample_metric(mlp, x, count, method="weights", law=law, layers=[_LAYER], seed=own)
+            found.append(sampled(G.values.ravel()))
         base, base_error = found[0]
         change[:, column] = [mean / base - 1 for mean, _ in found]
         error[1:, column] = [np.hypot(own, base_error) / base for _, own in found[1:]]
@@ -155,18 +153,6 @@ def _tanh_rows(data: xr.Dataset) -> list[Row]:
             continue
         rows.append(power_row(title, -1.0, power, seen))
     return rows
-
-
-def _symmetry_rows() -> list[Row]:
-    """Neurons that start alike: after training they still do, and the width has acted as one."""
-    wide, narrow = (_trained_alike(width) for width in (1000, 1))
-    spread, apart = float(wide.std(axis=1).max()), float(np.abs(wide[:, 0] - narrow[:, 0]).max())
-    note = "equal neurons get equal gradients: symmetry must be broken by the draw of the weights"
-    title = "their course against that of a single neuron, 50 steps: largest difference"
-    return [
-        computed_row("1000 equal neurons after training: spread", 0.0, spread, 1e-12),
-        computed_row(title, 0.0, apart, 1e-9, note),
-    ]
 
 
 def _trained_alike(width: int) -> FloatArray:
