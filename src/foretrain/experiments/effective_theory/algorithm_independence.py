@@ -9,7 +9,7 @@ posterior. Published numbers of kernels, predictions and losses (10.40)-(10.55) 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import xarray
@@ -32,10 +32,6 @@ from foretrain.theory.prediction.infinite_width import (
     output_kernels,
     single_samples,
 )
-
-if TYPE_CHECKING:
-    from foretrain.compare.trained import TrainedComparison
-
 
 _X = 1.3 * np.array([[1, 0.2, -0.5], [-0.4, 1.1, 0.3], [0.1, -0.6, 1.2], [0.8, 0.7, 0.1], [-0.9, 0.3, 0.8]])
 _Y = np.array([(1.0, -0.5), (-0.7, 0.8), (0.4, 1.2)])
@@ -76,20 +72,45 @@ PLANS = plans(quick=Plan((32, 64, 128, 256), 60, 2_000), paper=Plan((64, 128, 25
 
 def algorithm_independence(plan: Plan, seed: int) -> Result:
     """Ends of several algorithms in function space and of real networks, and the posterior by random features."""
+    from foretrain.compare.judging.powers import slope_of
+    from foretrain.compare.trained import compare_trained
+
     schedules, training, posterior = spawn(seed, 3)
-    ends, bayes = _schedule_ends(schedules), _posterior(plan, posterior)
+    # Networks of which only the last layer learns, beside the Bayesian posterior.
+    how: dict[str, Any] = {"learner": "bayes", "widths": plan.bayes_widths, "draws": plan.bayes_draws}
+    bayes = compare_trained(_network(plan.bayes_widths[0]), _TRAIN, _Y, _TESTS, seed=posterior, **how)
     numbers = {"": bayes.theory, "_limit": bayes.limit, "_error": bayes.standard_error}
     beside = xarray.Dataset({f"posterior{name}": ("entry", values) for name, values in numbers.items()})
     beside = beside.assign_coords(entry=[entry.label for entry in bayes.entries])
-    data = xarray.merge([ends, _trained_ends(plan, training), beside])
-    rows = (*_published_rows(), *_schedule_rows(ends), *_distance_rows(data), *_posterior_rows(bayes, data))
-    good = all(row.agrees is not False for row in rows)
-    furthest = float(data.end_distance.max())
-    verdict = (
-        f"{data.sizes['schedule']} algorithms end within {furthest:.0e} of one function at infinite width; those of "
-        f"real networks end apart by what falls as 1/n; {'all' if good else 'NOT all'} {len(rows)} checks agree."
+    data = xarray.merge([_schedule_ends(schedules), _trained_ends(plan, training), beside])
+    rows = _published_rows()
+    for name in data.schedule.values:
+        own, title = data.sel(schedule=name), f"{name}: distance of the end from (10.31)"
+        note = f"training error {float(own.training_error):.0e}"
+        rows.append(computed_row(title, 0.0, own.end_distance, 1e-9, note))
+    for pair in data.pair.values:
+        apart = data.apart.sel(pair=pair)
+        note = f"{float(np.sqrt((apart.isel(width=-1) ** 2).mean())):.2g} at n = {int(apart.width[-1])}"
+        title = f"{pair}: power of n in the distance of the ends of the same networks"
+        rows.append(power_row(title, -1.0, slope_of(apart), note))
+    kernels = output_kernels(bayes_equivalent_rates(_network()), _TRAIN, _TESTS)
+    same, judgement = np.abs(kernels.Theta_train - kernels.K_train).max(), bayes.judgement
+    rows.append(computed_row("last layer alone at the rates (10.46): largest |Θ − K|", 0.0, same, 1e-14))
+    title = (
+        "last layers of real networks, trained: rms z of means and covariances against the posterior (bound)"
     )
-    return Result(verdict, rows, data, _figure)
+    rows.append(Row(title, judgement.rms_bound, judgement.rms, agrees=bool(bayes.agrees)))
+    names = ("posterior", "posterior_limit", "posterior_error")
+    for entry in data.entry.values[bayes.of("mean")][:2]:
+        title = f"last layers, trained: {entry}"
+        rows.append(limit_row(title, data.sel(entry=entry), judgement.bound, names))
+    good = all(row.agrees is not False for row in rows)
+    verdict = (
+        f"{data.sizes['schedule']} algorithms end within {float(data.end_distance.max()):.0e} of one function at "
+        "infinite width; those of real networks end apart by what falls as 1/n; "
+        f"{'all' if good else 'NOT all'} {len(rows)} checks agree."
+    )
+    return Result(verdict, tuple(rows), data, _figure)
 
 
 def _network(width: int = 1, outputs: int = 2) -> MLP:
@@ -142,15 +163,6 @@ def _schedule_ends(seed: Seed) -> xarray.Dataset:
     return end_states(kernels, start, _Y, schedules).rename(distance="end_distance").drop_attrs()
 
 
-def _schedule_rows(ends: xarray.Dataset) -> list[Row]:
-    rows = []
-    for name in ends.schedule.values:
-        own, title = ends.sel(schedule=name), f"{name}: distance of the end from (10.31)"
-        note = f"training error {float(own.training_error):.0e}"
-        rows.append(computed_row(title, 0.0, own.end_distance, 1e-9, note))
-    return rows
-
-
 def _trained_ends(plan: Plan, seed: Seed) -> xarray.Dataset:
     """How far the same networks end apart on the tests by two algorithms: (pairs, widths, draws)."""
     apart = []
@@ -174,43 +186,6 @@ def _ends(width: int, rate: float | None, draws: int, seed: Seed) -> FloatArray:
         how = {"eta": 1.0, "algorithm": "flow", "stride": 0.5 / largest}
     ensemble = train_ensemble(mlp, _TRAIN, _TESTS, Training(_Y, tolerance=1e-7, **how), draws, seed=seed)
     return np.asarray(ensemble.end[:, len(_TRAIN) :])
-
-
-def _distance_rows(data: xarray.Dataset) -> list[Row]:
-    from foretrain.compare.judging.powers import slope_of
-
-    rows = []
-    for pair in data.pair.values:
-        own = data.apart.sel(pair=pair)
-        note = f"{float(np.sqrt((own.isel(width=-1) ** 2).mean())):.2g} at n = {int(own.width[-1])}"
-        title = f"{pair}: power of n in the distance of the ends of the same networks"
-        rows.append(power_row(title, -1.0, slope_of(own), note))
-    return rows
-
-
-def _posterior(plan: Plan, seed: Seed) -> TrainedComparison:
-    """Networks of which only the last layer learns, beside the Bayesian posterior."""
-    from foretrain.compare.trained import compare_trained
-
-    how: dict[str, Any] = {"learner": "bayes", "widths": plan.bayes_widths, "draws": plan.bayes_draws}
-    return compare_trained(_network(plan.bayes_widths[0]), _TRAIN, _Y, _TESTS, seed=seed, **how)
-
-
-def _posterior_rows(comparison: TrainedComparison, data: xarray.Dataset) -> list[Row]:
-    kernels = output_kernels(bayes_equivalent_rates(_network()), _TRAIN, _TESTS)
-    same = np.abs(kernels.Theta_train - kernels.K_train).max()
-    judgement = comparison.judgement
-    subject = "last layers of real networks, trained"
-    names = ("posterior", "posterior_limit", "posterior_error")
-    title = f"{subject}: rms z of means and covariances against the posterior (bound)"
-    return [
-        computed_row("last layer alone at the rates (10.46): largest |Θ − K|", 0.0, same, 1e-14),
-        Row(title, judgement.rms_bound, judgement.rms, agrees=bool(comparison.agrees)),
-        *(
-            limit_row(f"last layers, trained: {entry}", data.sel(entry=entry), judgement.bound, names)
-            for entry in data.entry.values[comparison.of("mean")][:2]
-        ),
-    ]
 
 
 def _figure(data: xarray.Dataset) -> Figure:

@@ -8,7 +8,6 @@ the metric of both hidden layers. The book (footnote 35) has the earlier of them
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -16,11 +15,11 @@ import numpy as np
 import xarray
 
 from foretrain.compare.judging.agreement import largest_score_allowed
-from foretrain.compare.judging.ladder import extrapolation_weights
-from foretrain.experiments.judgements import limit_row, measured_row
+from foretrain.experiments.effective_theory.width_limits import infinite_width
+from foretrain.experiments.judgements import agreeing, limit_row, measured_row
 from foretrain.experiments.parts import Parts
 from foretrain.experiments.registry import Result, Row, plans
-from foretrain.support.answers import FAINT, INK, PALETTE, Axis, Figure, Panel, labelled
+from foretrain.support.answers import FAINT, INK, PALETTE, Axis, Figure, labelled
 from foretrain.support.progress import track
 from foretrain.support.seeds import integer, with_seeds
 from foretrain.theory.architecture import MLP, FloatArray
@@ -91,9 +90,38 @@ def finite_width_posterior(plan: Plan, seed: int, parts: Parts) -> Result:
         )
         for (case, multiple), own in track(with_seeds(tasks, seed), "widths")
     ]
-    data = _dataset(measured, tuple(plan.draws))
+    scales, narrow = list(plan.draws), CASES[0].mlp
+    shape = (len(CASES), len(scales), len(QUANTITIES))
+    value, error = (
+        np.reshape([part[name].values for part in measured], shape) for name in ("value", "standard_error")
+    )
+    effective = np.reshape([float(part["effective_draws"]) for part in measured], shape[:2])
+    limit, limit_error = zip(*(infinite_width(scales, *own) for own in zip(value, error)), strict=True)
+    book = bayes.book_posterior_mean(narrow, *_DATA) - _theory(narrow, 0.0).infinite_mean
+    data = labelled(
+        {
+            "measured": ("case scale quantity", value),
+            "standard_error": ("case scale quantity", error),
+            "effective_draws": ("case scale", effective),
+            "limit": ("case quantity", np.stack(limit)),
+            "limit_error": ("case quantity", np.stack(limit_error)),
+            "theory": ("case quantity", np.stack([_coefficients(case) for case in CASES])),
+            "book_mean": ("output", (narrow.hidden_widths[-1] * book).values[0]),
+        },
+        case=[case.label for case in CASES],
+        scale=scales,
+        quantity=list(QUANTITIES),
+        width=("scale", [multiple * narrow.hidden_widths[-1] for multiple in scales]),
+    )
     rows = _table(data)
-    return Result(_verdict(rows), rows, data, _figure)
+    tested, footnote = [row for row in rows if row.agrees is not None][:-1], rows[-1]
+    worst = max(abs(row.z or 0.0) for row in tested)
+    verdict = (
+        f"{agreeing(tested)} coefficients of 1/n agree with exact posteriors (largest |z| {worst:.1f}); the "
+        f"layer before the last hidden one moves at 1/n (ratio {footnote.here:.3g} where footnote 35 has "
+        f"{footnote.expected:.3g})."
+    )
+    return Result(verdict, rows, data, _figure)
 
 
 def _measure(case: Case, multiple: int, draws: int, seed: int) -> xarray.Dataset:
@@ -150,87 +178,38 @@ def _coefficients(case: Case) -> FloatArray:
     return n * np.array(shift)
 
 
-def _dataset(measured: Sequence[xarray.Dataset], scales: tuple[int, ...]) -> xarray.Dataset:
-    shape = (len(CASES), len(scales), len(QUANTITIES))
-    value, error = (
-        np.reshape([part[name].values for part in measured], shape) for name in ("value", "standard_error")
-    )
-    effective = np.reshape([float(part["effective_draws"]) for part in measured], shape[:2])
-    inverse = 1 / np.array(scales, dtype=float)
-    weights = np.stack([extrapolation_weights(inverse, own) for own in error])
-    narrow = CASES[0].mlp
-    book = bayes.book_posterior_mean(narrow, *_DATA)
-    shift = narrow.hidden_widths[-1] * (book - _theory(narrow, 0.0).infinite_mean)
-    return labelled(
-        {
-            "measured": ("case scale quantity", value),
-            "standard_error": ("case scale quantity", error),
-            "effective_draws": ("case scale", effective),
-            "limit": ("case quantity", (weights * value).sum(axis=1)),
-            "limit_error": ("case quantity", np.sqrt((weights**2 * error**2).sum(axis=1))),
-            "theory": ("case quantity", np.stack([_coefficients(case) for case in CASES])),
-            "book_mean": ("output", shift.values[0]),
-        },
-        case=[case.label for case in CASES],
-        scale=list(scales),
-        quantity=list(QUANTITIES),
-        width=("scale", [multiple * narrow.hidden_widths[-1] for multiple in scales]),
-    )
-
-
 def _table(data: xarray.Dataset) -> tuple[Row, ...]:
     bound = largest_score_allowed(len(CASES) * len(QUANTITIES))
-    names = ("theory", "limit", "limit_error")
+    names, label = ("theory", "limit", "limit_error"), CASES[0].label
     rows = [
         limit_row(f"{name}: {quantity}, times n", data.sel(case=name, quantity=quantity), bound, names)
         for name in data["case"].values
         for quantity in QUANTITIES
     ]
-    return (*rows, *_book_rows(data), _footnote_row(data))
-
-
-def _book_rows(data: xarray.Dataset) -> list[Row]:
-    """(6.88) letter by letter at the narrowest width, beside the exact posterior there: no claim, which is closer."""
-    narrow, rows = data.sel(case=CASES[0].label).isel(scale=0), []
-    for quantity, book in zip(QUANTITIES[1:3], data["book_mean"].values.tolist(), strict=True):
-        own = narrow.sel(quantity=quantity)
-        title = f"{CASES[0].label}, n = {own['width'].item()}: {quantity} by (6.88) literally, times n"
-        note = "its parts beyond 1/n are not controlled; strictly to first order it is"
-        exact, error, first = (own[key].item() for key in ("measured", "standard_error", "theory"))
-        rows.append(Row(f"{title}, beside the exact one", exact, book, error, note=f"{note} {first:.3g}"))
-    return rows
-
-
-def _footnote_row(data: xarray.Dataset) -> Row:
-    """Whether n times the shift of layer 2 stays or falls with n."""
-    own = data.sel(case=CASES[0].label, quantity=_FOOTNOTE)
-    narrow, wide = own["measured"].values[[0, -1]]
+    # (6.88) letter by letter at the narrowest width, beside the exact posterior there: no claim, which is closer.
     first, last = data["width"].values[[0, -1]]
+    for quantity, book in zip(QUANTITIES[1:3], data["book_mean"].values.tolist(), strict=True):
+        own = data.sel(case=label, quantity=quantity).isel(scale=0)
+        title = f"{label}, n = {first}: {quantity} by (6.88) literally, times n"
+        exact, error, strict = (own[key].item() for key in ("measured", "standard_error", "theory"))
+        note = f"its parts beyond 1/n are not controlled; strictly to first order it is {strict:.3g}"
+        rows.append(Row(f"{title}, beside the exact one", exact, book, error, note=note))
+    # Whether n times the shift of layer 2 stays or falls with n.
+    own = data.sel(case=label, quantity=_FOOTNOTE)
+    narrow, wide = own["measured"].values[[0, -1]]
     error = abs(wide / narrow) * np.hypot(*(own["standard_error"] / own["measured"]).values[[0, -1]])
-    return measured_row(
-        f"{CASES[0].label}: {_FOOTNOTE}, times n: n = {last} over n = {first}, by footnote 35",
-        first / last,
-        wide / narrow,
-        error,
-        3,
-        "the book has this layer at 1/n^2, but the sum over the neurons after it makes that 1/n, as measured",
-        disputed=True,
+    title = f"{label}: {_FOOTNOTE}, times n: n = {last} over n = {first}, by footnote 35"
+    note = (
+        "the book has this layer at 1/n^2, but the sum over the neurons after it makes that 1/n, as measured"
     )
-
-
-def _verdict(rows: tuple[Row, ...]) -> str:
-    tested = [row for row in rows if row.agrees is not None][:-1]
-    agree, footnote = sum(row.agrees is True for row in tested), rows[-1]
-    worst = max(abs(row.z or 0.0) for row in tested)
-    return (
-        f"{agree} of {len(tested)} coefficients of 1/n agree with exact posteriors (largest |z| {worst:.1f}); the "
-        f"layer before the last hidden one moves at 1/n (ratio {footnote.here:.3g} where footnote 35 has "
-        f"{footnote.expected:.3g})."
-    )
+    return (*rows, measured_row(title, first / last, wide / narrow, error, 3, note, disputed=True))
 
 
 def _figure(data: xarray.Dataset) -> Figure:
-    """n times what finite width changes, against 1/n: one row of panels for each network."""
+    """n times what finite width changes, against 1/n: one row of panels for each network.
+
+    Measured values, the quadratic through them and their limit, and the theory as a star.
+    """
     title = "Bayesian learning at finite width: exact posteriors, and their order 1/n from theory"
     cases = data["case"].values
     figure = Figure(title, columns=len(_PANELS), size=(18, 4.6 * len(cases)))
@@ -243,21 +222,17 @@ def _figure(data: xarray.Dataset) -> Figure:
             y = Axis("" if column else "n × (exact − infinite width)", room=0.36)
             panel = figure.panel(f"{case}: {name}", x, y, legend="upper center", legend_columns=2)
             for (quantity, label), color in zip(quantities.items(), PALETTE, strict=False):
-                _draw_quantity(panel, own.sel(quantity=quantity), label, color)
+                one = own.sel(quantity=quantity)
+                inverse, limit = 1 / one["width"].values, one.limit.item()
+                panel.curve(inverse, one.measured, "o", label, color, error=one.standard_error, size=4)
+                fine = np.linspace(0, inverse.max(), 60)
+                curve = np.polyfit([0, *inverse], [limit, *one.measured.values], 2)
+                panel.curve(fine, np.polyval(curve, fine), "-", "", color, width=1, alpha=0.6)
+                panel.curve(0, limit, "_", "", color, error=one.limit_error)
+                panel.curve(0, one.theory, "*", "", color, size=11)
             if name == "shift of hidden layers":  # layer 2, were it at 1/n^2 from its narrowest network on
                 line = [0, own.measured.sel(quantity=_FOOTNOTE).values[0]]
                 panel.curve([0, max(ticks)], line, "--", "1/n² (footnote 35)", FAINT, width=1.2)
             panel.curve([], [], "*", "theory at 1/n → 0", INK, hollow=True, size=11)
             panel.level(x=0, width=0.8)
     return figure
-
-
-def _draw_quantity(panel: Panel, own: xarray.Dataset, label: str, color: str) -> None:
-    """Measured values, the quadratic through them and their limit, and the theory as a star."""
-    inverse, limit = 1 / own["width"].values, own.limit.item()
-    panel.curve(inverse, own.measured, "o", label, color, error=own.standard_error, size=4)
-    fine = np.linspace(0, inverse.max(), 60)
-    curve = np.polyfit([0, *inverse], [limit, *own.measured.values], 2)
-    panel.curve(fine, np.polyval(curve, fine), "-", "", color, width=1, alpha=0.6)
-    panel.curve(0, limit, "_", "", color, error=own.limit_error)
-    panel.curve(0, own.theory, "*", "", color, size=11)

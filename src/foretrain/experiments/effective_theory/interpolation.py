@@ -15,8 +15,9 @@ import numpy as np
 import xarray as xr
 
 from foretrain.experiments.judgements import computed_row, measured_row
+from foretrain.experiments.pictures import draw_guide
 from foretrain.experiments.registry import Result, Row, plans
-from foretrain.support.answers import BLUE, FAINT, GREEN, INK, ORANGE, RED, Axis, Figure, log
+from foretrain.support.answers import BLUE, GREEN, INK, ORANGE, RED, Axis, Figure, log
 from foretrain.support.seeds import Seed, spawn
 from foretrain.theory.architecture import MLP, FloatArray
 from foretrain.theory.prediction.infinite_width import (
@@ -63,17 +64,38 @@ PLANS = plans(quick=Plan(800, 20), paper=Plan(20_000, 200))
 
 def interpolation(plan: Plan, seed: int) -> Result:
     """Straight lines of linear networks, bent ones of smooth networks: expansion, exact, and trained."""
+    from foretrain.compare.trained import compare_trained
+
     smooth, linear = spawn(seed, 2)
-    found, straight = _train_smooth(plan, smooth), _train_linear(plan, linear)
-    data = xr.merge([_expansions(), straight, _trained_table(found)])
-    rows = (*_published_rows(), *_power_rows(data), _straight_row(data, plan), *_trained_rows(found))
+    (train, tests), targets = _line(_ASKED), np.array(_TARGETS)[:, None]
+    mlp, how = _network(plan.widths[0]), {"widths": plan.widths, "draws": plan.draws}
+    found = compare_trained(mlp, train, targets, tests, seed=smooth, **how)  # type: ignore[arg-type]
+    data = xr.merge([_expansions(), _train_linear(plan, linear), _trained_table(found)])
+    series = tangent_series(_network(), _MIDDLE, _apart("unequal norms", 1.0))
+    rows = [
+        computed_row(f"tanh, L = 3: {name}", value, float(getattr(series, key)), 1.01 * digits)
+        for name, (key, value, digits) in _PUBLISHED.items()
+    ]
+    rows += _power_rows(data)
+    title = f"{plan.linear_draws} linear networks, L = 4, width {plan.linear_width}, trained"
+    note = "(10.104), exact for each network; training stops at a relative error of 1e-8"
+    furthest = float(data.straight_error.max())
+    rows.append(computed_row(f"{title}: distance from the line", 0.0, furthest, 1e-5, note))
+    judgement = found.judgement
+    title = "tanh networks trained on two inputs: rms z of means and variances (bound)"
+    rows.append(Row(title, judgement.rms_bound, judgement.rms, agrees=bool(found.agrees)))
+    for s, place in zip(_ASKED, np.flatnonzero(found.of("mean")), strict=True):
+        straight = s * _TARGETS[0] + (1 - s) * _TARGETS[1]
+        theory, limit, error = found.theory[place], found.limit[place], found.standard_error[place]
+        title = f"trained tanh networks: bend at s = {s:g}"
+        rows.append(measured_row(title, theory - straight, limit - straight, error, judgement.bound))
     good = [row.agrees for row in rows if not row.disputed]
     verdict = (
-        f"Linear networks answer with the straight line to {float(data.straight_error.max()):.0e}; the corrected "
+        f"Linear networks answer with the straight line to {furthest:.0e}; the corrected "
         f"expansion and trained tanh networks {'agree' if False not in good else 'do NOT agree'} "
         "with the exact bend, of which (10.117) as printed has four times as much."
     )
-    return Result(verdict, rows, data, _figure)
+    return Result(verdict, tuple(rows), data, _figure)
 
 
 def _network(width: int = 1) -> MLP:
@@ -122,14 +144,6 @@ def _expansions() -> xr.Dataset:
     )
 
 
-def _published_rows() -> list[Row]:
-    series = tangent_series(_network(), _MIDDLE, _apart("unequal norms", 1.0))
-    return [
-        computed_row(f"tanh, L = 3: {name}", value, float(getattr(series, key)), 1.01 * digits)
-        for name, (key, value, digits) in _PUBLISHED.items()
-    ]
-
-
 def _power(values: xr.DataArray) -> float:
     """Of the distance, between the two smallest ones."""
     return float(np.log2(values[-2] / values[-1]))
@@ -171,32 +185,6 @@ def _train_linear(plan: Plan, seed: Seed) -> xr.Dataset:
     return xr.Dataset({"straight_error": ("linear_network", error)})
 
 
-def _straight_row(data: xr.Dataset, plan: Plan) -> Row:
-    title = f"{plan.linear_draws} linear networks, L = 4, width {plan.linear_width}, trained"
-    note = "(10.104), exact for each network; training stops at a relative error of 1e-8"
-    return computed_row(f"{title}: distance from the line", 0.0, float(data.straight_error.max()), 1e-5, note)
-
-
-def _train_smooth(plan: Plan, seed: Seed) -> TrainedComparison:
-    from foretrain.compare.trained import compare_trained
-
-    (train, tests), targets = _line(_ASKED), np.array(_TARGETS)[:, None]
-    mlp = _network(plan.widths[0])
-    return compare_trained(mlp, train, targets, tests, widths=plan.widths, draws=plan.draws, seed=seed)
-
-
-def _trained_rows(found: TrainedComparison) -> list[Row]:
-    judgement = found.judgement
-    title = "tanh networks trained on two inputs: rms z of means and variances (bound)"
-    rows = [Row(title, judgement.rms_bound, judgement.rms, agrees=bool(found.agrees))]
-    for s, place in zip(_ASKED, np.flatnonzero(found.of("mean")), strict=True):
-        straight = s * _TARGETS[0] + (1 - s) * _TARGETS[1]
-        theory, limit, error = found.theory[place], found.limit[place], found.standard_error[place]
-        title = f"trained tanh networks: bend at s = {s:g}"
-        rows.append(measured_row(title, theory - straight, limit - straight, error, judgement.bound))
-    return rows
-
-
 def _trained_table(found: TrainedComparison) -> xr.Dataset:
     """Means less the straight line, measured and exact, and the exact ones on a fine grid."""
     fine = np.linspace(-0.7, 1.7, 97)
@@ -234,19 +222,14 @@ def _figure(data: xr.Dataset) -> Figure:
     panel.curve([0, 1], [0, 0], "s", "", INK, size=7)
     panel.note(0, 0, "$x_-$", align="right", above=True, size=11)
     panel.note(1, 0, "$x_+$", above=True, size=11)
-    _add_powers(figure, data.sel(norms="equal norms"))
-    return figure
-
-
-def _add_powers(figure: Figure, data: xr.Dataset) -> None:
-    distance = log("distance of the training inputs", ticks=data.distance.values)
+    own, distance = data.sel(norms="equal norms"), data.distance.values
     title = "equal norms: what is left, and its power of the distance"
-    panel = figure.panel(title, x=distance, y=log("largest over s"))
-    panel.curve(data.distance, data.straight, "o-", "bend of the exact answer", INK)
-    panel.curve(data.distance, data.printed, "o-", "left by the printed expansion", RED)
-    panel.curve(data.distance, data.corrected, "o-", "left by the corrected expansion", BLUE)
-    panel.curve(data.distance, data.variance, "o-", "variance over networks", GREEN)
-    for values, power in ((data.straight, 2), (data.corrected, 3)):
-        guide = 0.6 * float(values[0]) * (data.distance / data.distance[0]) ** power
-        panel.curve(data.distance, guide, "--", "", FAINT, width=1)
-        panel.note(data.distance[-2], guide[-2], f"power {power}", FAINT, above=False)
+    x = log("distance of the training inputs", ticks=distance)
+    panel = figure.panel(title, x=x, y=log("largest over s"))
+    panel.curve(distance, own.straight, "o-", "bend of the exact answer", INK)
+    panel.curve(distance, own.printed, "o-", "left by the printed expansion", RED)
+    panel.curve(distance, own.corrected, "o-", "left by the corrected expansion", BLUE)
+    panel.curve(distance, own.variance, "o-", "variance over networks", GREEN)
+    for values, power in ((own.straight, 2), (own.corrected, 3)):
+        draw_guide(panel, distance, 0.6 * float(values[0]), power, f"power {power}", -2, above=False)
+    return figure

@@ -14,8 +14,9 @@ import numpy as np
 import xarray as xr
 
 from foretrain.experiments.judgements import computed_row, limit_row
+from foretrain.experiments.pictures import coloured
 from foretrain.experiments.registry import Result, Row, plans
-from foretrain.support.answers import BLUE, PALETTE, RED, Axis, Figure
+from foretrain.support.answers import BLUE, RED, Axis, Figure
 from foretrain.support.progress import track
 from foretrain.support.seeds import Seed, spawn
 from foretrain.theory.architecture import MLP, FloatArray
@@ -68,7 +69,7 @@ PLANS = plans(quick=Plan(200_000, 61), paper=Plan(3_000_000, 301))
 def model_evidence(plan: Plan, seed: int) -> Result:
     """Evidence by depth and C_W against published numbers, where it is largest, and random networks."""
     data = xr.merge([*_scans(plan.points), _weighted(plan.draws, seed)])
-    rows = (*_single_rows(), *_pair_rows(), *_best_rows(data), *_network_rows(data))
+    rows = (*_published_rows(), *_best_rows(data), *_network_rows(data))
     good = all(row.agrees is not False for row in rows if not row.disputed)
     best = float(data.relu.sel(depth=50).idxmax("relu_C_W"))
     verdict = (
@@ -104,7 +105,7 @@ def _scans(points: int) -> list[xr.Dataset]:
     return [part.drop_attrs() for part in parts]
 
 
-def _single_rows() -> list[Row]:
+def _published_rows() -> list[Row]:
     rows = []
     for name, (weights, published) in _SINGLE.items():
         found = _single(name, weights).transpose("depth", "C_W").values
@@ -112,20 +113,15 @@ def _single_rows() -> list[Row]:
             for C_W, value, one in zip(weights, values, here, strict=True):
                 title = f"{name}, one input, L = {depth}, C_W = {C_W:g}: log evidence"
                 rows.append(computed_row(title, value, one, _DIGITS * max(1.0, abs(value) / 10)))
-    return rows
-
-
-def _pair_rows() -> list[Row]:
-    found = _pair(_SIMILAR, _PAIR_WEIGHTS)
-    rows = []
-    for name, words, published in (
+    similar = _pair(_SIMILAR, _PAIR_WEIGHTS)
+    for key, words, evidence in (
         ("log_evidence", "log evidence", _PAIR_EVIDENCE),
         ("profiled_log_evidence", "with the best output scale", _PAIR_PROFILED),
     ):
-        for C_W, value, here in zip(_PAIR_WEIGHTS, published, found[name].values.ravel(), strict=True):
+        for C_W, value, one in zip(_PAIR_WEIGHTS, evidence, similar[key].values.ravel(), strict=True):
             digits = 6e-5 if value > -10 else 6e-4
             title = f"tanh, two similar inputs, L = {_PAIR_DEPTH}, C_W = {C_W:g}: {words}"
-            rows.append(computed_row(title, value, here, digits))
+            rows.append(computed_row(title, value, one, digits))
     return rows
 
 
@@ -162,16 +158,12 @@ def _best_rows(data: xr.Dataset) -> list[Row]:
     ]
 
 
-def _network() -> MLP:
-    return MLP("tanh", 3, _WIDTH, n_in=2, C_b=0.1, C_W=1.5)
-
-
 def _weighted(draws: int, seed: Seed) -> xr.Dataset:
     """Evidence and posterior mean by weighting explicit random networks with the density of noisy targets."""
-    batches = 50
+    batches, mlp = 50, MLP("tanh", 3, _WIDTH, n_in=2, C_b=0.1, C_W=1.5)
     evidence, mean = np.empty(batches), np.empty(batches)
     for place, own in enumerate(track(spawn(seed, batches), "weighted networks")):
-        ensemble = Ensemble(_network(), _X, draws // batches, method="weights", seed=own)
+        ensemble = Ensemble(mlp, _X, draws // batches, method="weights", seed=own)
         z = np.concatenate([chunk[3][:, 0] for chunk in ensemble.preactivations([3])])
         log_weight = -((z[:, :2] - _Y[:, 0]) ** 2).sum(axis=1) / (2 * _NOISE) - np.log(2 * np.pi * _NOISE)
         weight = np.exp(log_weight)
@@ -181,25 +173,23 @@ def _weighted(draws: int, seed: Seed) -> xr.Dataset:
     ratio = product / total
     root = np.sqrt(batches)
     errors = [evidence.std(ddof=1) / total / root, (mean - ratio * evidence).std(ddof=1) / total / root]
-    columns = {"measured": [np.log(total), ratio], "standard_error": errors, **_theories()}
+    # Noise on the diagonal, to order 1/n; and in the variance of the last bias, at infinite width.
+    train, tests = _X[:2], _X[2:]
+    finite = bayes.finite_bayes_prediction(mlp, train, _Y, tests, noise=_NOISE)
+    shifted = mlp.replace(C_b=[*mlp.C_b[:-1], mlp.C_b[-1] + _NOISE])
+    shared = bayes.bayes_prediction(shifted, train, _Y, tests)
+    columns = {
+        "measured": [np.log(total), ratio],
+        "standard_error": errors,
+        "diagonal": [finite.log_evidence, float(finite.mean.values[0, 0])],
+        "infinite": [finite.infinite_log_evidence, float(finite.infinite_mean.values[0, 0])],
+        "footnote": [bayes.log_evidence(shifted, train, _Y), float(shared.mean.values[0, 0])],
+    }
     return xr.Dataset(
         {name: ("quantity", values) for name, values in columns.items()},
         coords={"quantity": ["log evidence", "posterior mean"]},
         attrs={"draws": draws},
     )
-
-
-def _theories() -> dict[str, list[float]]:
-    """Noise on the diagonal, to order 1/n; and in the variance of the last bias, at infinite width."""
-    mlp, train, tests = _network(), _X[:2], _X[2:]
-    finite = bayes.finite_bayes_prediction(mlp, train, _Y, tests, noise=_NOISE)
-    shifted = mlp.replace(C_b=[*mlp.C_b[:-1], mlp.C_b[-1] + _NOISE])
-    shared = bayes.bayes_prediction(shifted, train, _Y, tests)
-    return {
-        "diagonal": [finite.log_evidence, float(finite.mean.values[0, 0])],
-        "infinite": [finite.infinite_log_evidence, float(finite.infinite_mean.values[0, 0])],
-        "footnote": [bayes.log_evidence(shifted, train, _Y), float(shared.mean.values[0, 0])],
-    }
 
 
 def _network_rows(data: xr.Dataset) -> list[Row]:
@@ -226,8 +216,8 @@ def _figure(data: xr.Dataset) -> Figure:
     for name, critical in (("relu", 2), ("tanh", 1)):
         evidence = Axis("log evidence", low=-8, high=0)
         panel = figure.panel(f"{name}, one input, y = 1", x="$C_W$", y=evidence)
-        for color, depth in zip(PALETTE, data.depth.values):
-            panel.curve(data[f"{name}_C_W"], data[name].sel(depth=depth), "-", f"L = {depth}", color)
+        for depth, own, color in coloured(data, "depth"):
+            panel.curve(data[f"{name}_C_W"], own[name], "-", f"L = {depth}", color)
         panel.level(x=critical, dash="--")
     title = f"tanh, two similar inputs, L = {_PAIR_DEPTH}, $C_b$ = {_PAIR_BIAS:g}"
     panel = figure.panel(title, x="$C_W$", y=Axis("log evidence", low=-6, high=0))

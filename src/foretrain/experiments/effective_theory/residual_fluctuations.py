@@ -12,7 +12,6 @@ from itertools import product
 
 import numpy as np
 import xarray as xr
-from numpy.typing import NDArray
 
 from foretrain.compare.judging.agreement import largest_score_allowed
 from foretrain.experiments.effective_theory.width_limits import infinite_width
@@ -73,10 +72,19 @@ PLANS = plans(
 
 def residual_fluctuations(plan: Plan, seed: int) -> Result:
     """nu(gamma) and r*(gamma), as printed and complete, and V at layer 6 of real residual networks."""
-    data = xr.merge([_rates(), _vertices(), _measure(plan, seed)])
+    data = xr.merge([_curves(), _measure(plan, seed)])
     # So few scores say little by their spread: only the largest is judged.
     _, largest = agreement_rows(data.z.values)
-    rows = (*_published_rows(), *_maximum_rows(), *_measured_rows(data), largest)
+    rows, bound = _published_rows(), largest_score_allowed(data.z.size)
+    for place in range(data.sizes["point"]):
+        point = data.isel(point=place)
+        name, gamma = point.measured_activation.item(), float(point.measured_gamma)
+        title = f"{name}, γ = {gamma:g}: V/K² at layer {_LAYER}"
+        row = limit_row(f"{title}, complete", point, bound, ("complete", "measured", "standard_error"))
+        rows.append(row)
+        if abs(float(point.book / point.complete) - 1) > 1e-9:  # the printed theory, for orientation
+            rows.append(Row(f"{title}, book", float(point.book), row.here, row.standard_error))
+    rows.append(largest)
     worst = data.isel(point=int(np.abs(data.z_book.values).argmax()))
     judgement = "agree" if all(row.agrees is not False for row in rows) else "do not agree"
     verdict = (
@@ -84,24 +92,31 @@ def residual_fluctuations(plan: Plan, seed: int) -> Result:
         f"the printed recursion is off by up to {abs(float(worst.z_book)):.0f} standard errors "
         f"({worst.measured_activation.item()}, γ = {float(worst.measured_gamma):g})."
     )
-    return Result(verdict, rows, data, _figure)
+    return Result(verdict, tuple(rows), data, _figure)
 
 
-def _table(values: list[float], gamma: str) -> tuple[tuple[str, ...], NDArray[np.float64]]:
-    """By activation, method and gamma, as they were computed in this order."""
-    return ("activation", "theory", gamma), np.reshape(values, (len(_ACTIVATIONS), len(_METHODS), -1))
-
-
-def _rates() -> xr.Dataset:
-    """nu and r* by activation, method and gamma."""
+def _curves() -> xr.Dataset:
+    """nu, r*, and V / K^2 at layer 6 by activation, method and gamma."""
     points = list(product(_ACTIVATIONS, _METHODS, _COUPLINGS))
     rates = [fluctuation_rate(name, gamma, method) for name, method, gamma in points]
     ratios = [
         optimal_aspect_ratio(name, gamma, n_out=_OUTPUTS, method=method) for name, method, gamma in points
     ]
+    tasks = track(list(product(_ACTIVATIONS, _METHODS, _VERTEX_COUPLINGS)), "recursions")
+    vertices = [_relative_vertex(name, float(gamma), method) for name, method, gamma in tasks]
+    curves = {"rate": (rates, "gamma"), "best_ratio": (ratios, "gamma"), "vertex": (vertices, "vertex_gamma")}
+    shape = (len(_ACTIVATIONS), len(_METHODS), -1)
     return xr.Dataset(
-        {"rate": _table(rates, "gamma"), "best_ratio": _table(ratios, "gamma")},
-        coords={"activation": list(_ACTIVATIONS), "theory": list(_METHODS), "gamma": _COUPLINGS},
+        {
+            name: (("activation", "theory", gamma), np.reshape(values, shape))
+            for name, (values, gamma) in curves.items()
+        },
+        coords={
+            "activation": list(_ACTIVATIONS),
+            "theory": list(_METHODS),
+            "gamma": _COUPLINGS,
+            "vertex_gamma": _VERTEX_COUPLINGS,
+        },
         attrs={"n_out": _OUTPUTS},
     )
 
@@ -121,21 +136,23 @@ def _relative_vertex(name: str, gamma: float, method: Method) -> float:
     return float(deep["V"].sel(layer=_LAYER).squeeze() / deep["K"].sel(layer=_LAYER).squeeze() ** 2)
 
 
-def _vertices() -> xr.Dataset:
-    """V / K^2 at layer 6 by activation, method and gamma."""
-    tasks = list(product(_ACTIVATIONS, _METHODS, _VERTEX_COUPLINGS))
-    values = [
-        _relative_vertex(name, float(gamma), method) for name, method, gamma in track(tasks, "recursions")
-    ]
-    return xr.Dataset({"vertex": _table(values, "vertex_gamma")}, coords={"vertex_gamma": _VERTEX_COUPLINGS})
-
-
 def _measure(plan: Plan, seed: Seed) -> xr.Dataset:
-    """V / K^2 of random networks at layer 6 beside both theories."""
+    """V / K^2 of random networks at layer 6, extrapolated to infinite width, beside both theories."""
     points = [(name, gamma) for name, couplings in plan.couplings.items() for gamma in couplings]
-    tasks = track(with_seeds(points, seed), "residual networks")
-    columns = np.array([_one_network(plan, *point, own) for point, own in tasks]).T
-    found = dict(zip(("measured", "standard_error", "book", "complete"), columns, strict=True))
+    columns = []
+    for (name, gamma), source in track(with_seeds(points, seed), "residual networks"):
+        values, errors = [], []
+        for (width, draws), own in with_seeds(plan.draws.items(), source):
+            mlp = _network(name, gamma, width)
+            ensemble = Ensemble(mlp, _input(name), draws, method=plan.method, seed=own)
+            seen = connected_correlator(ensemble, "1122", layers=[_LAYER], estimator="neurons")
+            values.append(width * seen.value.values.ravel())
+            errors.append(width * seen.standard_error.values.ravel())
+        limit, error = infinite_width(list(plan.draws), np.stack(values), np.stack(errors))
+        square = float(flow(mlp, _input(name))["K"].sel(layer=_LAYER).squeeze()) ** 2
+        theories = [_relative_vertex(name, gamma, method) for method in _METHODS]
+        columns.append((float(limit[0]) / square, float(error[0]) / square, *theories))
+    found = dict(zip(("measured", "standard_error", *_METHODS), np.array(columns).T, strict=True))
     found["z"] = (found["measured"] - found["complete"]) / found["standard_error"]
     found["z_book"] = (found["measured"] - found["book"]) / found["standard_error"]
     activations, couplings = zip(*points, strict=True)
@@ -146,22 +163,9 @@ def _measure(plan: Plan, seed: Seed) -> xr.Dataset:
     )
 
 
-def _one_network(plan: Plan, name: str, gamma: float, seed: Seed) -> tuple[float, float, float, float]:
-    """Measured V / K^2 at infinite width, its standard error, and both theories."""
-    values, errors = [], []
-    for (width, draws), own in with_seeds(plan.draws.items(), seed):
-        mlp = _network(name, gamma, width)
-        ensemble = Ensemble(mlp, _input(name), draws, method=plan.method, seed=own)
-        found = connected_correlator(ensemble, "1122", layers=[_LAYER], estimator="neurons")
-        values.append(width * found.value.values.ravel())
-        errors.append(width * found.standard_error.values.ravel())
-    limit, error = infinite_width(list(plan.draws), np.stack(values), np.stack(errors))
-    square = float(flow(mlp, _input(name))["K"].sel(layer=_LAYER).squeeze()) ** 2
-    theory = [_relative_vertex(name, gamma, method) for method in _METHODS]
-    return float(limit[0]) / square, float(error[0]) / square, theory[0], theory[1]
-
-
 def _published_rows() -> list[Row]:
+    from scipy.optimize import brentq, minimize_scalar
+
     rows = []
     for (name, method), values in _PUBLISHED_RATES.items():
         for gamma, expected in values.items():
@@ -175,37 +179,17 @@ def _published_rows() -> list[Row]:
     for name, expected in _PUBLISHED_SKIPS.items():
         here = optimal_skip(name, 0.5, n_out=_OUTPUTS, method="book")
         rows.append(computed_row(f"{name}: γ* book, r = 1/2, {_OUTPUTS} outputs", expected, here, _DIGITS))
-    return rows
-
-
-def _maximum_rows() -> list[Row]:
-    """The complete nu of ReLU rises from 5 before it falls."""
-    from scipy.optimize import brentq, minimize_scalar
-
+    # The complete nu of ReLU rises from 5 before it falls.
     peak = minimize_scalar(
         lambda gamma: -fluctuation_rate("relu", gamma), bounds=(0.1, 0.8), method="bounded"
     )
     back = brentq(lambda gamma: fluctuation_rate("relu", gamma) - fluctuation_rate("relu"), peak.x, 0.95)
     return [
+        *rows,
         computed_row("relu: largest ν complete", 6.531, -peak.fun, 5e-4),
         computed_row("relu: γ of the largest ν", 0.449, peak.x, 5e-4),
         computed_row("relu: γ beyond which ν < ν(0)", 0.749, back, 5e-4),
     ]
-
-
-def _measured_rows(data: xr.Dataset) -> list[Row]:
-    """Against the complete theory, and for orientation against the printed one."""
-    bound = largest_score_allowed(data.z.size)
-    rows = []
-    for place in range(data.sizes["point"]):
-        point = data.isel(point=place)
-        name, gamma = point.measured_activation.item(), float(point.measured_gamma)
-        title = f"{name}, γ = {gamma:g}: V/K² at layer {_LAYER}"
-        row = limit_row(f"{title}, complete", point, bound, ("complete", "measured", "standard_error"))
-        rows.append(row)
-        if abs(float(point.book / point.complete) - 1) > 1e-9:
-            rows.append(Row(f"{title}, book", float(point.book), row.here, row.standard_error))
-    return rows
 
 
 def _figure(data: xr.Dataset) -> Figure:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from foretrain.compare.trained import pictures
 from foretrain.compare.trained.pictures import add_bands, add_outputs, add_sizes, means_of, positions
-from foretrain.experiments.judgements import measured_row, power_row
+from foretrain.experiments.judgements import agreeing, measured_row, power_row, sampled
 from foretrain.experiments.parts import Parts
 from foretrain.experiments.registry import Result, Row, plans
 from foretrain.support.answers import INK, PALETTE, SKY, Figure, labelled
@@ -74,18 +74,34 @@ class Task:
 
 def trained_ensembles(plan: Plan, seed: int, parts: Parts) -> Result:
     """Mean and covariance of trained networks of five widths against theory, on a function and on digits."""
+    from foretrain.compare.trained import compare_trained
+
     data_seed, *seeds = spawn(seed, 3)
     tasks = (angle_task(), digits_task(plan.training, plan.tests, plan.steps, data_seed))
     draws = (plan.angle_draws, plan.digits_draws)
     found, shown = {}, {}
     for task, counts, width, own in zip(tasks, draws, plan.shown_widths, seeds, strict=True):
         first, second = spawn(own, 2)
-        found[task.name] = _comparison(task, counts, first, parts)
+
+        def keep(name: str, compute: Callable[[], xr.Dataset], task: Task = task) -> xr.Dataset:
+            return parts.get(f"{task.name} {name}", compute)
+
+        learned = (task.X_train, task.Y_train, task.X_test)
+        how: dict[str, Any] = {"time": task.time, "widths": WIDTHS, "draws": counts, "seed": first}
+        found[task.name] = compare_trained(task.mlp, *learned, keeper=keep, **how)
         networks = partial(_networks, task, width, plan.shown, found[task.name].goal.training, second)
-        shown[task.name] = parts.get(f"{task.name} networks", networks)
+        shown[task.name] = keep("networks", networks)
     rows = tuple(row for task in tasks for row in _rows(task, found[task.name], shown[task.name]))
-    data = _dataset(tasks, found, shown)
-    return Result(_verdict(found, rows), rows, data, _figure)
+    said = [
+        f"{name} {'agrees' if each.agrees else 'does NOT agree'} (rms z {each.judgement.rms:.2f}; "
+        f"{each.power_text()})"
+        for name, each in found.items()
+    ]
+    verdict = (
+        f"Trained networks against the prediction at infinite width: {', '.join(said)}; "
+        f"{agreeing(rows)} checks agree."
+    )
+    return Result(verdict, rows, _dataset(tasks, found, shown), _figure)
 
 
 def angle_task() -> Task:
@@ -111,17 +127,6 @@ def digits_task(training: int, tests: int, steps: int, seed: Seed) -> Task:
     return Task("digits", mlp, x[:training], y[:training], x[training:], y[training:], steps)
 
 
-def _comparison(task: Task, draws: tuple[int, ...], seed: Seed, parts: Parts) -> TrainedComparison:
-    from foretrain.compare.trained import compare_trained
-
-    def kept(name: str, compute: Callable[[], xr.Dataset]) -> xr.Dataset:
-        return parts.get(f"{task.name} {name}", compute)
-
-    data = (task.X_train, task.Y_train, task.X_test)
-    options: dict[str, Any] = {"time": task.time, "widths": WIDTHS, "draws": draws, "seed": seed}
-    return compare_trained(task.mlp, *data, keeper=kept, **options)
-
-
 def _networks(task: Task, width: int, draws: int, training: Any, seed: Seed) -> xr.Dataset:
     """Outputs of single networks of one width after training: (network, test)."""
     from foretrain.compare.trained import train_ensemble
@@ -142,7 +147,10 @@ def _rows(task: Task, found: TrainedComparison, shown: xr.Dataset) -> list[Row]:
     note = f"largest |z| {judgement.largest:.2f} of at most {judgement.bound:.2f}"
     bound = f"at most {judgement.rms_bound:.2f}"
     rows = [Row(title, bound, judgement.rms, agrees=found.agrees, note=note)]
-    rows += [_power_row(task, found, name) for name in ("mean", "covariance")]
+    for name, words in (("mean", "mean"), ("covariance", "variance")):
+        power, title = found.power(name), f"{task.name}: power of n in the deviation of the {words}"
+        unseen = Row(title, -1.0, "hidden by noise", note="more networks resolve it")
+        rows.append(unseen if power is None else power_row(title, -1.0, power))
     outputs, targets, width = shown.output.values, task.Y_test[:, 0], int(shown.attrs["width"])
     mean, deviation = found.goal.law.mean[:, 0], np.sqrt(found.goal.law.covariance.diagonal())
     if task.time is None:
@@ -157,19 +165,9 @@ def _rows(task: Task, found: TrainedComparison, shown: xr.Dataset) -> list[Row]:
     return [*rows, Row(title, float(predicted), float(ensemble), agrees=bool(ensemble == predicted))]
 
 
-def _power_row(task: Task, found: TrainedComparison, name: str) -> Row:
-    power = found.power(name)
-    title = f"{task.name}: power of n in the deviation of the {'variance' if name == 'covariance' else name}"
-    if power is None:
-        return Row(title, -1.0, "hidden by noise", note="more networks resolve it")
-    return power_row(title, -1.0, power)
-
-
 def _share_row(title: str, hits: NDArray[np.bool_], expected: float) -> Row:
     """A share with the standard error over networks, whose outputs hang together."""
-    shares = hits.mean(axis=1)
-    error = float(shares.std(ddof=1) / np.sqrt(len(shares)))
-    return measured_row(title, expected, shares.mean(), error, _ALLOWED)
+    return measured_row(title, expected, *sampled(hits.mean(axis=1)), _ALLOWED)
 
 
 def _dataset(
@@ -199,19 +197,6 @@ def task_of(data: xr.Dataset, name: str) -> xr.Dataset:
     own = {str(key): value for key, value in data.attrs.items() if str(key).startswith(start)}
     attributes = {key.removeprefix(start): value for key, value in own.items()}
     return chosen.rename(names).drop_attrs(deep=False).assign_attrs(attributes)
-
-
-def _verdict(found: dict[str, TrainedComparison], rows: tuple[Row, ...]) -> str:
-    parts = [
-        f"{name} {'agrees' if comparison.agrees else 'does NOT agree'} (rms z {comparison.judgement.rms:.2f}; "
-        f"{comparison.power_text()})"
-        for name, comparison in found.items()
-    ]
-    tested = [row for row in rows if row.agrees is not None]
-    return (
-        f"Trained networks against the prediction at infinite width: {', '.join(parts)}; "
-        f"{sum(row.agrees is True for row in tested)} of {len(tested)} checks agree."
-    )
 
 
 def _figure(data: xr.Dataset) -> Figure:
