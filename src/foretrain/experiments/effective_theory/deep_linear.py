@@ -16,12 +16,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 import xarray
 
 from foretrain.compare.judging.agreement import largest_score_allowed
-from foretrain.experiments.judgements import computed_row, limit_row, measured_row
+from foretrain.experiments.judgements import agreeing, computed_row, limit_row, measured_row
 from foretrain.experiments.registry import Result, Row, plans
 from foretrain.support.answers import INK, ORANGE, PALETTE, SKY, Axis, Figure, labelled, log
 from foretrain.support.progress import track
@@ -107,16 +108,25 @@ def deep_linear_vertex(plan: Plan, seed: int) -> Result:
     """κ_2 against (l−1)/n for several widths: a straight line first (3.28), an exponential later (3.56)."""
     tasks = track(with_seeds(plan.networks, seed), "deep linear networks")
     measured = [_measured_vertex(network, own) for network, own in tasks]
-    curves = [_vertex_curve(network.width) for network in plan.networks]
+    curves = []
+    for network in plan.networks:
+        layers = list(range(2, int(_LARGEST_RATIO * network.width) + 2))
+        curve, widths = ("curve_point", vertex(network.width, layers)), [network.width] * len(layers)
+        places = {"curve_width": ("curve_point", widths), "curve_layer": ("curve_point", layers)}
+        curves.append(labelled({"curve": curve}, **places))
     data = xarray.merge([xarray.concat(measured, "point"), xarray.concat(curves, "curve_point")])
-    rows = _vertex_rows(data)
-    agreeing = sum(row.agrees is True for row in rows)
+    cases = list(product(np.unique(data.width), _SHOWN_RATIOS))
+    bound, names, rows = largest_score_allowed(len(cases)), ("theory", "measured", "standard_error"), []
+    for width, ratio in cases:
+        layer = round(ratio * width) + 1
+        at = data.isel(point=(data.width.values == width) & (data.layer.values == layer)).squeeze("point")
+        rows.append(limit_row(f"κ_2, n = {width}, layer {layer}", at, bound, names))
     shortfall = _vertex_limit(np.array([_LARGEST_RATIO]))[0] / (2 * _LARGEST_RATIO)
     verdict = (
-        f"{agreeing} of {len(rows)} measured values of κ_2 agree with the exact theory; "
+        f"{agreeing(rows)} measured values of κ_2 agree with the exact theory; "
         f"at (l−1)/n = {_LARGEST_RATIO:g} the straight line is short by a factor {shortfall:.0f}."
     )
-    return Result(verdict, rows, data, _vertex_figure)
+    return Result(verdict, tuple(rows), data, _vertex_figure)
 
 
 def _measured_vertex(network: Network, seed: Seed) -> xarray.Dataset:
@@ -135,30 +145,9 @@ def _measured_vertex(network: Network, seed: Seed) -> xarray.Dataset:
     )
 
 
-def _vertex_curve(width: int) -> xarray.Dataset:
-    layers = list(range(2, int(_LARGEST_RATIO * width) + 2))
-    return labelled(
-        {"curve": ("curve_point", vertex(width, layers))},
-        curve_width=("curve_point", [width] * len(layers)),
-        curve_layer=("curve_point", layers),
-    )
-
-
 def _vertex_limit(ratios: FloatArray) -> FloatArray:
     """κ_2 as n and l grow at fixed ratio (3.56)."""
     return np.array([linear.scaling_limit_connected(ratio, max_order=2)[1] for ratio in ratios])
-
-
-def _vertex_rows(data: xarray.Dataset) -> tuple[Row, ...]:
-    widths, rows = np.unique(data.width), []
-    bound = largest_score_allowed(len(widths) * len(_SHOWN_RATIOS))
-    for width in widths:
-        for ratio in _SHOWN_RATIOS:
-            layer = round(ratio * width) + 1
-            at = data.isel(point=(data.width.values == width) & (data.layer.values == layer)).squeeze("point")
-            names = ("theory", "measured", "standard_error")
-            rows.append(limit_row(f"κ_2, n = {width}, layer {layer}", at, bound, names))
-    return tuple(rows)
 
 
 def _vertex_figure(data: xarray.Dataset) -> Figure:
@@ -201,13 +190,26 @@ def deep_linear_scaling(plan: ScalingPlan, seed: int) -> Result:
     )
     real = xarray.concat(measured, "width").reindex(order=list(_ORDERS), width=list(_WIDTHS))
     data = data.merge(real.transpose("order", "width"))
-    rows = (*_limit_rows(data), *_measured_rows(data, list(plan.draws)))
+    rows, n, error = [], _WIDTHS[-1], data.exact / data.limit - 1
+    for order in _ORDERS:  # the exact values approach the limit as 1/n, with the coefficient of the expansion
+        here = error.sel(order=order).values
+        rows.append(computed_row(f"m = {order}: error ratio on doubling n", 2.0, here[-2] / here[-1], 0.05))
+        expected = n * data.first_order_error.sel(order=order)[-1].item()
+        title = f"m = {order}: n × relative error, n = {n}"
+        rows.append(computed_row(title, expected, n * here[-1], 0.05 * abs(expected)))
+    bound, names = (
+        largest_score_allowed(len(_MEASURED_ORDERS) * len(plan.draws)),
+        ("exact", "measured", "standard_error"),
+    )
+    for width, order in product(plan.draws, _MEASURED_ORDERS):
+        title = f"G_{2 * order} / G_2^{order}, n = {width}, L = {_depth(width, plan.ratio)}"
+        rows.append(limit_row(title, data.sel(width=width, order=order), bound, names))
     verdict = (
         f"At depth over width r = {plan.ratio:g} the moments tend to e^(m(m−1)r) with an error that halves "
         f"when the width doubles; real networks of widths {', '.join(map(str, plan.draws))} "
         f"{'agree' if all(row.agrees for row in rows) else 'do not all agree'} with the exact values."
     )
-    return Result(verdict, rows, data, _scaling_figure)
+    return Result(verdict, tuple(rows), data, _scaling_figure)
 
 
 def _depth(width: int, ratio: float) -> int:
@@ -224,30 +226,6 @@ def _measured_moments(width: int, draws: int, ratio: float, seed: Seed) -> xarra
         {"measured": ("order", value[0]), "standard_error": ("order", error[0]), "draws": draws},
         coords={"order": list(_MEASURED_ORDERS), "width": width},
     )
-
-
-def _limit_rows(data: xarray.Dataset) -> list[Row]:
-    """How the exact values approach the limit: rate 1/n, and with the coefficient of the expansion."""
-    error = data.exact / data.limit - 1
-    rows, n = [], _WIDTHS[-1]
-    for order in _ORDERS:
-        here = error.sel(order=order).values
-        rows.append(computed_row(f"m = {order}: error ratio on doubling n", 2.0, here[-2] / here[-1], 0.05))
-        expected = n * data.first_order_error.sel(order=order)[-1].item()
-        title = f"m = {order}: n × relative error, n = {n}"
-        rows.append(computed_row(title, expected, n * here[-1], 0.05 * abs(expected)))
-    return rows
-
-
-def _measured_rows(data: xarray.Dataset, widths: list[int]) -> list[Row]:
-    bound = largest_score_allowed(len(_MEASURED_ORDERS) * len(widths))
-    names = ("exact", "measured", "standard_error")
-    rows = []
-    for width in widths:
-        for order in _MEASURED_ORDERS:
-            title = f"G_{2 * order} / G_2^{order}, n = {width}, L = {_depth(width, data.attrs['ratio'])}"
-            rows.append(limit_row(title, data.sel(width=width, order=order), bound, names))
-    return rows
 
 
 def _scaling_figure(data: xarray.Dataset) -> Figure:

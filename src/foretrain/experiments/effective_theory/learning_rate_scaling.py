@@ -17,7 +17,7 @@ import xarray as xr
 
 from foretrain.compare.judging.agreement import largest_score_allowed
 from foretrain.experiments.effective_theory.width_limits import infinite_width
-from foretrain.experiments.judgements import computed_row, limit_row
+from foretrain.experiments.judgements import agreeing, computed_row, limit_row
 from foretrain.experiments.registry import Result, Row, plans
 from foretrain.support.answers import BLUE, ORANGE, RED, Axis, Figure, labelled, log
 from foretrain.support.progress import track
@@ -76,9 +76,51 @@ def learning_rate_scaling(plan: Plan, seed: int) -> Result:
             terms = _terms(mlp, X)
             shares.append((terms / terms.sum(), *_extrapolated_shares(mlp, plan.widths, norms)))
         losses += _train_all(networks, X, y, plan, training)
-    data = _dataset(shares, losses, plan)
+
+    def by_activation(values: tuple[FloatArray, ...]) -> FloatArray:
+        return np.stack(values).reshape(len(_ACTIVATIONS), -1, *values[0].shape)
+
+    names, dims = ("theory", "measured", "standard_error"), ("activation", "share_rule", "layer", "group")
+    columns = {key: (dims, by_activation(each)) for key, each in zip(names, zip(*shares, strict=True))}
+    loss, kernel_loss = map(by_activation, zip(*losses, strict=True))
+    data = labelled(
+        {
+            **columns,
+            "loss": ("activation rule network step", loss),
+            "kernel_loss": ("activation rule step", kernel_loss),
+        },
+        {"widths": list(plan.widths), "train_width": plan.train_width},
+        activation=list(_ACTIVATIONS),
+        share_rule=list(_SHARE_RULES),
+        rule=list(_RULES),
+        group=list(_GROUPS),
+        layer=np.arange(1, _DEPTH + 1),
+    )
     rows = _table(data)
-    return Result(_verdict(data, rows), rows, data, _figure)
+    measured = agreeing([row for row in rows if "share of layer" in row.quantity])
+    tanh, relu = ({rule: _final(data, name, rule) for rule in _RULES} for name in _ACTIVATIONS)
+    verdict = (
+        f"{measured} measured shares agree with (9.28); with equal tangent kernels, tanh ends at loss "
+        f"{tanh['recommended']:.3g} with the recommended rates, {tanh['uniform']:.3g} with uniform and "
+        f"{tanh['plain']:.3g} with plain ones, relu, whose recommended rates are uniform, at "
+        f"{relu['recommended']:.3g}, plain {relu['plain']:.3g}."
+    )
+    return Result(verdict, rows, data, _figure)
+
+
+def _gradient_norms(mlp: MLP, X: FloatArray, draws: int, seed: np.random.SeedSequence) -> FloatArray:
+    """Mean over inputs of |dz/db|^2 and |dz/dW|^2 / n_{l-1} of random networks: (draws, L, 2)."""
+    import torch
+
+    from foretrain.compare.build import build
+
+    found = []
+    for own in track(spawn(seed, draws), f"width {mlp.hidden_widths[0]}"):
+        network = build(mlp, seed=own)
+        for parameter in network.parameters():
+            parameter.requires_grad_(False)
+        found.append(_norms(network, torch.from_numpy(X)))
+    return np.array(found)
 
 
 def _two_moons(source: np.random.Generator) -> tuple[FloatArray, FloatArray]:
@@ -104,22 +146,6 @@ def _with_rule(name: str, rule: str, width: int, X: FloatArray) -> MLP:
 def _terms(mlp: MLP, X: FloatArray) -> FloatArray:
     """The terms of (9.28) averaged over inputs: (L, 2)."""
     return np.asarray(contributions(mlp, diagonal(mlp, X).factors).mean(axis=2))
-
-
-def _gradient_norms(mlp: MLP, X: FloatArray, draws: int, seed: np.random.SeedSequence) -> FloatArray:
-    """Mean over inputs of |dz/db|^2 and |dz/dW|^2 / n_{l-1} of random networks: (draws, L, 2)."""
-    import torch
-
-    from foretrain.compare.build import build
-
-    x = torch.from_numpy(X)
-    found = np.empty((draws, mlp.depth, 2))
-    for place, own in enumerate(track(spawn(seed, draws), f"width {mlp.hidden_widths[0]}")):
-        network = build(mlp, seed=own)
-        for parameter in network.parameters():
-            parameter.requires_grad_(False)
-        found[place] = _norms(network, x)
-    return found
 
 
 def _norms(network: Network, x: torch.Tensor) -> FloatArray:
@@ -155,6 +181,10 @@ def _train_all(
     networks: dict[str, MLP], X: FloatArray, y: FloatArray, plan: Plan, seed: np.random.SeedSequence
 ) -> list[tuple[FloatArray, FloatArray]]:
     """By rule, losses (networks, steps + 1) from the same initial networks, and what the kernel predicts."""
+    import torch
+
+    from foretrain.compare.build import build, parameter_groups
+
     best = networks["recommended"]
     eta = _STEP / (float(_terms(best, X).sum()) * len(X))
     seeds = [integer(own) for own in spawn(seed, plan.trained)]
@@ -164,27 +194,19 @@ def _train_all(
         if rule == "uniform" and same:
             found.append(found[0])
             continue
-        runs = [_train(mlp, X, y, eta, plan.steps, own) for own in track(seeds, f"training, {rule}")]
-        found.append((np.stack(runs), _kernel_losses(mlp, X, y, eta, plan.steps)))
+        losses, x, target = np.empty((plan.trained, plan.steps + 1)), torch.from_numpy(X), torch.from_numpy(y)
+        for run, own in enumerate(track(seeds, f"training, {rule}")):
+            network = build(mlp, seed=own)
+            optimizer = torch.optim.SGD(parameter_groups(network, mlp, eta=eta))
+            for step in range(plan.steps + 1):
+                optimizer.zero_grad()
+                loss = 0.5 * ((network(x) - target) ** 2).sum()
+                losses[run, step] = loss.item()
+                if step < plan.steps:
+                    loss.backward()
+                    optimizer.step()
+        found.append((losses, _kernel_losses(mlp, X, y, eta, plan.steps)))
     return found
-
-
-def _train(mlp: MLP, X: FloatArray, y: FloatArray, eta: float, steps: int, seed: int) -> FloatArray:
-    import torch
-
-    from foretrain.compare.build import build, parameter_groups
-
-    network = build(mlp, seed=seed)
-    optimizer = torch.optim.SGD(parameter_groups(network, mlp, eta=eta))
-    x, target, losses = torch.from_numpy(X), torch.from_numpy(y), np.empty(steps + 1)
-    for step in range(steps + 1):
-        optimizer.zero_grad()
-        loss = 0.5 * ((network(x) - target) ** 2).sum()
-        losses[step] = loss.item()
-        if step < steps:
-            loss.backward()
-            optimizer.step()
-    return losses
 
 
 def _kernel_losses(mlp: MLP, X: FloatArray, y: FloatArray, eta: float, steps: int) -> FloatArray:
@@ -195,34 +217,6 @@ def _kernel_losses(mlp: MLP, X: FloatArray, y: FloatArray, eta: float, steps: in
     start = np.diagonal(modes.T @ (K + y @ y.T) @ modes)
     factor = (1 - eta * values)[None] ** (2 * np.arange(steps + 1)[:, None])
     return np.asarray(0.5 * factor @ start)
-
-
-def _dataset(
-    shares: list[tuple[FloatArray, FloatArray, FloatArray]],
-    losses: list[tuple[FloatArray, FloatArray]],
-    plan: Plan,
-) -> xr.Dataset:
-    def table(values: tuple[FloatArray, ...]) -> FloatArray:
-        return np.stack(values).reshape(len(_ACTIVATIONS), -1, *values[0].shape)
-
-    dims = ("activation", "share_rule", "layer", "group")
-    theory, measured, error = map(table, zip(*shares, strict=True))
-    loss, kernel_loss = map(table, zip(*losses, strict=True))
-    return labelled(
-        {
-            "theory": (dims, theory),
-            "measured": (dims, measured),
-            "standard_error": (dims, error),
-            "loss": ("activation rule network step", loss),
-            "kernel_loss": ("activation rule step", kernel_loss),
-        },
-        {"widths": list(plan.widths), "train_width": plan.train_width},
-        activation=list(_ACTIVATIONS),
-        share_rule=list(_SHARE_RULES),
-        rule=list(_RULES),
-        group=list(_GROUPS),
-        layer=np.arange(1, _DEPTH + 1),
-    )
 
 
 def _table(data: xr.Dataset) -> tuple[Row, ...]:
@@ -247,18 +241,6 @@ def _table(data: xr.Dataset) -> tuple[Row, ...]:
 def _final(data: xr.Dataset, name: str, rule: str) -> float:
     """The median over networks, since single ones may spike at the last step."""
     return float(data.loss.sel(activation=name, rule=rule).isel(step=-1).median())
-
-
-def _verdict(data: xr.Dataset, rows: tuple[Row, ...]) -> str:
-    shares = [row for row in rows if "share of layer" in row.quantity]
-    agree = sum(row.agrees is True for row in shares)
-    tanh, relu = ({rule: _final(data, name, rule) for rule in _RULES} for name in _ACTIVATIONS)
-    return (
-        f"{agree} of {len(shares)} measured shares agree with (9.28); with equal tangent kernels, tanh ends at loss "
-        f"{tanh['recommended']:.3g} with the recommended rates, {tanh['uniform']:.3g} with uniform and "
-        f"{tanh['plain']:.3g} with plain ones, relu, whose recommended rates are uniform, at "
-        f"{relu['recommended']:.3g}, plain {relu['plain']:.3g}."
-    )
 
 
 def _figure(data: xr.Dataset) -> Figure:

@@ -65,13 +65,28 @@ def mutual_information(plan: Plan, seed: int) -> Result:
     """(A.71) beside the exact information of deep networks and of tanh networks of width ten."""
     wide, narrow = spawn(seed, 2)
     data = xr.merge([_curves(), _wide_networks(plan.draws, wide), _tanh_networks(plan.tanh_draws, narrow)])
-    rows = (*_exact_rows(), *_coefficient_rows(), *_linear_rows(data), *_tanh_rows(data), _maximum_row(data))
+    rows = []
+    for name, published in (("exact", _EXACT), ("(A.71)", _PRINTED)):
+        for multiple, expected in published.items():
+            y = multiple * turning_point(1, 1)
+            exact, printed = mixture_information(log_normal_law(y), 1, 1).value, printed_information(1, 1, y)
+            title = f"I(1,1) {name} at {multiple} r*" if multiple > 1 else f"I(1,1) {name} at r*"
+            rows.append(computed_row(title, expected, exact if name == "exact" else float(printed), _DIGIT))
+    rows += [*_coefficient_rows(), *_linear_rows(data), *_tanh_rows(data)]
+    # Whether any exact or measured information falls with depth by more than its error.
+    steps = data.tanh.diff("layer").values
+    errors = np.hypot(data.tanh_error.values[1:], data.tanh_error.values[:-1])
+    grows = bool((steps > 3 * errors).all() and (data.exact.diff("spread") > 0).all())
+    note = "a property of the truncated series: r* is the depth at which perturbation theory ends, νr(m₁ + m₂) ~ 1"
+    here = "grows at every depth" if grows else "falls somewhere"
+    title, claim = "I against depth over width (A.72)", "a maximum at r*"
+    rows.append(Row(title, claim, here, agrees=not grows, note=note, disputed=True))
     ratio = _EXACT[1] / _PRINTED[1]
     verdict = (
         "The exact information between neurons grows with depth without a maximum; the truncated series peaks at r*, "
         f"where the exact one is {ratio:.2g} times as large, and is negative beyond 3/2 r*."
     )
-    return Result(verdict, rows, data, _figure)
+    return Result(verdict, tuple(rows), data, _figure)
 
 
 def _curves() -> xr.Dataset:
@@ -96,34 +111,25 @@ def _wide_networks(draws: int, seed: Seed) -> xr.Dataset:
         for name, width in _NETWORKS.items()
         for depth in sorted({max(2, round(1 + y * width / fluctuation_rate(name))) for y in _REACHED})
     ]
-    columns = zip(
-        *(_one(*task, draws, own) for task, own in track(with_seeds(tasks, seed), "networks")), strict=True
-    )
+    measured, errors, exact = [], [], []
+    for (name, width, depth), own in track(with_seeds(tasks, seed), "networks"):
+        law = sampled_law(MLP.critical(name, depth, width, n_in=1, n_out=10), [1.0], draws, seed=own)
+        found = [mixture_information(law, m, m) for m in _GROUPS]
+        measured.append([each.value for each in found])
+        errors.append([each.standard_error for each in found])
+        exact.append([np.nan] * len(_GROUPS))
+        if name == "linear":
+            known = linear_law([width] * (depth - 1))
+            exact[-1] = [mixture_information(known, m, m).value for m in _GROUPS]
     activations, widths, depths = zip(*tasks, strict=True)
     # What has fluctuated are the hidden layers, one less than the depth.
     reached = [fluctuation_rate(name) * (depth - 1) / width for name, width, depth in tasks]
     labels = {"activation": activations, "width": widths, "depth": depths, "reached": reached}
+    columns = {"measured": measured, "measured_error": errors, "law": exact}
     return xr.Dataset(
-        {
-            name: (("network", "neurons"), list(values))
-            for name, values in zip(("measured", "measured_error", "law"), columns, strict=True)
-        },
+        {name: (("network", "neurons"), values) for name, values in columns.items()},
         coords={key: ("network", list(values)) for key, values in labels.items()},
     )
-
-
-def _one(
-    name: str, width: int, depth: int, draws: int, seed: Seed
-) -> tuple[list[float], list[float], list[float]]:
-    """Information by group, its error, and that of the exact law, which linear networks have."""
-    mlp = MLP.critical(name, depth, width, n_in=1, n_out=10)
-    law = sampled_law(mlp, [1.0], draws, seed=seed)
-    found = [mixture_information(law, m, m) for m in _GROUPS]
-    exact = [np.nan] * len(_GROUPS)
-    if name == "linear":
-        own = linear_law([width] * (depth - 1))
-        exact = [mixture_information(own, m, m).value for m in _GROUPS]
-    return [each.value for each in found], [each.standard_error for each in found], exact
 
 
 def _tanh_networks(draws: int, seed: Seed) -> xr.Dataset:
@@ -145,48 +151,28 @@ def _tanh_networks(draws: int, seed: Seed) -> xr.Dataset:
     )
 
 
-def _exact_rows() -> list[Row]:
-    rows = []
-    for name, published in (("exact", _EXACT), ("(A.71)", _PRINTED)):
-        for multiple, expected in published.items():
-            y = multiple * turning_point(1, 1)
-            exact, printed = mixture_information(log_normal_law(y), 1, 1).value, printed_information(1, 1, y)
-            title = f"I(1,1) {name} at {multiple} r*" if multiple > 1 else f"I(1,1) {name} at r*"
-            rows.append(computed_row(title, expected, exact if name == "exact" else float(printed), _DIGIT))
-    return rows
-
-
 def _coefficient_rows() -> list[Row]:
     """Cubic coefficients by Richardson extrapolation: of the entropy in X, of the information in nu r."""
     rows = []
     for m in (1, 2, 4):
+        values = []
+        for n in (200, 400, 800):  # one linear layer has X = 2/n exactly
+            exact = mixture_entropy(linear_law([n]), m).value
+            values.append((exact - float(entropy_series(m, 2 / n, order=2))) / (2 / n) ** 3)
         expected, title = (m**3 + 10 * m**2 + 16 * m) / 48, f"S, coefficient of X³ (A.66), m = {m}"
-        rows.append(computed_row(title, expected, _entropy_coefficient(m), 1e-3 * expected))
+        rows.append(computed_row(title, expected, _richardson(values), 1e-3 * expected))
     for m in (1, 4):
-        here, title = _information_coefficient(m), f"I, relative coefficient of νr, m₁ = m₂ = {m}"
+        values = []
+        for y in (0.02, 0.01, 0.005):
+            leading = m**2 / 8 * y**2
+            values.append((mixture_information(log_normal_law(y), m, m).value / leading - 1) / y)
+        here, title = _richardson(values), f"I, relative coefficient of νr, m₁ = m₂ = {m}"
         complete, printed = -(14 + 6 * m) / 6, -(20 + 6 * m) / 6
         rows.append(computed_row(f"{title}, complete", complete, here, 5e-3 * abs(complete)))
         note = "(A.71) puts X = νr into a series of third order, where X = νr + (νr)²/2 is needed"
         allowed = 5e-3 * abs(printed)
         rows.append(computed_row(f"{title}, (A.71)", printed, here, allowed, note, disputed=True))
     return rows
-
-
-def _entropy_coefficient(m: int) -> float:
-    """One linear layer has X = 2/n exactly."""
-    values = []
-    for n in (200, 400, 800):
-        exact = mixture_entropy(linear_law([n]), m).value
-        values.append((exact - float(entropy_series(m, 2 / n, order=2))) / (2 / n) ** 3)
-    return _richardson(values)
-
-
-def _information_coefficient(m: int) -> float:
-    values = []
-    for y in (0.02, 0.01, 0.005):
-        leading = m**2 / 8 * y**2
-        values.append((mixture_information(log_normal_law(y), m, m).value / leading - 1) / y)
-    return _richardson(values)
 
 
 def _richardson(values: list[float]) -> float:
@@ -212,17 +198,6 @@ def _tanh_rows(data: xr.Dataset) -> list[Row]:
         title = f"tanh, n = {_TANH_WIDTH}, layer {layer}: I({m},{m})"
         rows.append(Row(title, expected, here, error, agrees=bool(close)))
     return rows
-
-
-def _maximum_row(data: xr.Dataset) -> Row:
-    """Whether any exact or measured information falls with depth by more than its error."""
-    steps = data.tanh.diff("layer").values
-    errors = np.hypot(data.tanh_error.values[1:], data.tanh_error.values[:-1])
-    grows = bool((steps > 3 * errors).all() and (data.exact.diff("spread") > 0).all())
-    note = "a property of the truncated series: r* is the depth at which perturbation theory ends, νr(m₁ + m₂) ~ 1"
-    here = "grows at every depth" if grows else "falls somewhere"
-    title, claim = "I against depth over width (A.72)", "a maximum at r*"
-    return Row(title, claim, here, agrees=not grows, note=note, disputed=True)
 
 
 def _figure(data: xr.Dataset) -> Figure:

@@ -17,10 +17,11 @@ import xarray as xr
 
 from foretrain.compare.judging.agreement import decorrelated, judge
 from foretrain.experiments.judgements import computed_row, judgement_rows
+from foretrain.experiments.pictures import coloured
 from foretrain.experiments.registry import Result, Row, plans
 from foretrain.gaussian import cumulants
 from foretrain.gaussian.action import EvenAction, QuarticAction
-from foretrain.support.answers import BLUE, FAINT, INK, ORANGE, PALETTE, Axis, Figure, log, names_axis
+from foretrain.support.answers import BLUE, FAINT, INK, ORANGE, Axis, Figure, log, names_axis
 from foretrain.support.progress import track
 from foretrain.support.seeds import Seed, generator
 from foretrain.theory.architecture import FloatArray
@@ -51,15 +52,12 @@ PLANS = plans(quick=Plan(8_000_000), paper=Plan(100_000_000))
 def nearly_gaussian(plan: Plan, seed: int) -> Result:
     """First-order correlators against exact integrals and samples, and the range in which they hold."""
     data = xr.merge([_one_variable(), _series(), _hierarchy(), _correlators(plan.draws, seed)])
-    broken = _breakdown(data)
-    rows = (
-        *_order_rows(data),
-        *_hierarchy_rows(data),
-        *_series_rows(data),
-        *_sample_rows(data),
-        _inverse_row(),
-        Row(f"g at which first order is wrong by a tenth: {_QUANTITIES[2]}", "none published", broken),
-    )
+    # The coupling at which the first order of the connected four-point is wrong by a tenth of the exact value.
+    one = data.sel(quantity=_QUANTITIES[2])
+    wrong = np.abs(one.first_order / one.exact - 1).values
+    broken = float(np.exp(np.interp(np.log(_TENTH), np.log(wrong), np.log(data.coupling.values))))
+    title = f"g at which first order is wrong by a tenth: {_QUANTITIES[2]}"
+    rows = (*_power_rows(data), *_sample_rows(data), _inverse_row(), Row(title, "none published", broken))
     good = all(row.agrees is not False for row in rows)
     verdict = (
         f"First-order correlators {'agree' if good else 'do NOT agree'} with exact integrals and samples up to "
@@ -105,23 +103,36 @@ def _one_variable() -> xr.Dataset:
     )
 
 
-def _order_rows(data: xr.Dataset) -> list[Row]:
-    """The error at the smallest coupling against that at twice it; its next order is of the size of the coupling."""
-    error = np.abs(data.exact - data.first_order)
-    rows = []
-    for quantity in _QUANTITIES:
+def _power_rows(data: xr.Dataset) -> list[Row]:
+    """Powers between the two smallest couplings, and the order at which the series of Z is best."""
+    rows, error = [], np.abs(data.exact - data.first_order)
+    for quantity in _QUANTITIES:  # the next order of the error is of the size of the coupling
         order = 2.0 if quantity != _QUANTITIES[2] else 1.0  # the last was divided by g
         low, high = error.sel(quantity=quantity).values[:2]
         title = f"{quantity}: power of g that first order leaves"
         rows.append(computed_row(title, order, math.log2(high / low), 10 * data.coupling.values[1]))
+    for points in data.points.values:
+        low, high = data.cumulant.sel(points=points).values[:2]
+        title = f"power of ε in the cumulant of {points} points"
+        rows.append(computed_row(title, points / 2 - 1.0, math.log2(high / low), 20 * _EPSILONS[1]))
+    for g in _SERIES:  # terms shrink until k ~ 3 / 2g; there the series is best
+        best = int(np.argmin(data.series_error.sel(series_coupling=g).values))
+        expected = 3 / (2 * g)
+        title = f"order at which the series of Z is best, g = {g:g} (3 / 2g)"
+        rows.append(Row(title, expected, best, agrees=bool(abs(best - expected) <= 1)))
     return rows
 
 
-def _breakdown(data: xr.Dataset) -> float:
-    """The coupling at which the first order of the connected four-point is wrong by a tenth of the exact value."""
-    one = data.sel(quantity=_QUANTITIES[2])
-    wrong = np.abs(one.first_order / one.exact - 1).values
-    return float(np.exp(np.interp(np.log(_TENTH), np.log(wrong), np.log(data.coupling.values))))
+def _inverse_row() -> Row:
+    """From exact correlators back to the coupling: the error is of second order."""
+    errors = []
+    for g in _HALVED[-2:]:
+        moments = exact_moments(QuarticAction([[1.0]], g), (2, 4))
+        second, fourth = cumulants.even_cumulants_from_moments(moments)
+        found = QuarticAction.from_correlators([[second]], np.full((1,) * 4, fourth))
+        errors.append(abs(found.coupling.item() - g))
+    title = "coupling from measured correlators: power of g in the error"
+    return computed_row(title, 2.0, math.log2(errors[0] / errors[1]), 0.1)
 
 
 def _series() -> xr.Dataset:
@@ -135,17 +146,6 @@ def _series() -> xr.Dataset:
     )
 
 
-def _series_rows(data: xr.Dataset) -> list[Row]:
-    """Terms shrink until k ~ 3 / 2g; there the series is best."""
-    rows = []
-    for g in _SERIES:
-        best = int(np.argmin(data.series_error.sel(series_coupling=g).values))
-        expected = 3 / (2 * g)
-        title = f"order at which the series of Z is best, g = {g:g} (3 / 2g)"
-        rows.append(Row(title, expected, best, agrees=bool(abs(best - expected) <= 1)))
-    return rows
-
-
 def _hierarchy() -> xr.Dataset:
     """Exact kappa_2, kappa_4, kappa_6 with a quartic coupling epsilon and a sextic one epsilon^2."""
     found = []
@@ -156,15 +156,6 @@ def _hierarchy() -> xr.Dataset:
         {"cumulant": (("epsilon", "points"), np.abs(np.array(found)))},
         coords={"epsilon": _EPSILONS, "points": [2, 4, 6]},
     )
-
-
-def _hierarchy_rows(data: xr.Dataset) -> list[Row]:
-    rows = []
-    for points in data.points.values:
-        low, high = data.cumulant.sel(points=points).values[:2]
-        title = f"power of ε in the cumulant of {points} points"
-        rows.append(computed_row(title, points / 2 - 1.0, math.log2(high / low), 20 * _EPSILONS[1]))
-    return rows
 
 
 def _example(strength: float) -> QuarticAction:
@@ -237,18 +228,6 @@ def _sample_rows(data: xr.Dataset) -> list[Row]:
     return [*rows, computed_row(f"{title} (the least like 4)", 4.0, worst, 0.2)]
 
 
-def _inverse_row() -> Row:
-    """From exact correlators back to the coupling: the error is of second order."""
-    errors = []
-    for g in _HALVED[-2:]:
-        moments = exact_moments(QuarticAction([[1.0]], g), (2, 4))
-        second, fourth = cumulants.even_cumulants_from_moments(moments)
-        found = QuarticAction.from_correlators([[second]], np.full((1,) * 4, fourth))
-        errors.append(abs(found.coupling.item() - g))
-    title = "coupling from measured correlators: power of g in the error"
-    return computed_row(title, 2.0, math.log2(errors[0] / errors[1]), 0.1)
-
-
 def _figure(data: xr.Dataset) -> Figure:
     title = "Nearly-Gaussian laws: first order in the couplings, and its limits"
     figure, g = Figure(title, columns=3, size=(16, 9)), data.coupling.values
@@ -256,9 +235,8 @@ def _figure(data: xr.Dataset) -> Figure:
     values = figure.panel(title, x=log("coupling g (K = 1)"), y=Axis("value", low=0, high=1.15))
     title = "what first order leaves out; grey: a tenth"
     errors = figure.panel(title, x=log("coupling g"), y=log("relative error of first order"))
-    for color, quantity in zip(PALETTE, data.quantity.values):
-        one = data.sel(quantity=quantity)
-        values.curve(g, one.exact, "o-", str(quantity), color, size=4)
+    for quantity, one, color in coloured(data, "quantity"):
+        values.curve(g, one.exact, "o-", quantity, color, size=4)
         values.curve(g, one.first_order, "--", "", color, width=1)
         errors.curve(g, np.abs(one.first_order / one.exact - 1), "o-", "", color, size=4)
     errors.curve(g[:6], 0.05 * g[:6] ** 2, ":", r"$\propto g^2$", INK, width=1.2)
@@ -266,14 +244,13 @@ def _figure(data: xr.Dataset) -> Figure:
     errors.level(y=_TENTH)
     title = "the series is asymptotic: more orders, then ruin"
     panel = figure.panel(title, x="last order of g kept", y=log("relative error of Z", 1e-14, 1e6))
-    for color, coupling in zip(PALETTE, data.series_coupling.values):
-        error = data.series_error.sel(series_coupling=coupling)
-        panel.curve(data.order, error, "o-", f"g = {coupling:g}", color, size=4)
+    for coupling, one, color in coloured(data, "series_coupling"):
+        panel.curve(data.order, one.series_error, "o-", f"g = {coupling:g}", color, size=4)
     epsilon, title = data.epsilon.values, r"hierarchy (1.83): dashed $\epsilon^{m-1}$"
     across = log("ε (couplings ε, ε²)", ticks=epsilon)
     panel = figure.panel(title, x=across, y=log("size of the cumulant"))
-    for color, points in zip(PALETTE, data.points.values):
-        sizes = data.cumulant.sel(points=points).values
+    for points, one, color in coloured(data, "points"):
+        sizes = one.cumulant.values
         panel.curve(epsilon, sizes, "o", f"|κ| of {points} points", color)
         panel.curve(epsilon, sizes[0] * (epsilon / epsilon[0]) ** (points / 2 - 1), "--", "", color, width=1)
     _add_samples(figure, data.isel(correlator=slice(0, len(_PAIRS))), "two-points of three variables")

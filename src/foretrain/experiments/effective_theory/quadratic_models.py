@@ -14,8 +14,9 @@ import numpy as np
 import xarray as xr
 
 from foretrain.experiments.judgements import computed_row
+from foretrain.experiments.pictures import draw_guide
 from foretrain.experiments.registry import Result, Row, plans
-from foretrain.support.answers import BLUE, FAINT, GREEN, INK, ORANGE, PURPLE, RED, Figure, Panel, log
+from foretrain.support.answers import BLUE, FAINT, GREEN, INK, ORANGE, PURPLE, RED, Figure, log
 from foretrain.support.seeds import generator
 from foretrain.theory.architecture import FloatArray
 from foretrain.theory.prediction.nearly_kernel import (
@@ -74,8 +75,38 @@ def quadratic_models(plan: Plan, seed: int) -> Result:
         _noisy_line(generator(seed), 4 * plan.line_quarter + 1),
     ]
     data = xr.merge(parts)
-    rows = (*_order_rows(data), *_kernel_rows(data), _rate_row(data), *_line_rows(data))
-    return Result(_verdict(data), rows, data, _figure)
+    rows = []
+    for kind, subject in (("error", "prediction"), ("kernel_error", "effective kernel (11.138)")):
+        for algorithm in ALGORITHMS:
+            title = f"{algorithm}: {subject}, error falls per halving of epsilon by"
+            rows.append(_fall_row(title, data[kind].sel(algorithm=algorithm)))
+    gain = float((data.correction / data.error).isel(epsilon=-1).min())
+    title = "correction over error at the smallest epsilon, worst algorithm"
+    rows.append(Row(title, "large", gain, agrees=gain > 10))
+    title = "one-sided trained kernel against (11.132), difference falls per halving by"
+    rows.append(_fall_row(title, data.one_sided_difference))
+    title = "symmetric trained kernel (11.142) against (11.132), difference falls per halving by"
+    note = (
+        "The printed symmetric kernel differs from (11.132) at first order: it lies halfway between direct "
+        "optimisation and the ridgeless end. The kernel sum of (phi + phi^E)/2 and phi has no such term."
+    )
+    rows.append(_fall_row(title, data.printed_difference, note, disputed=True))
+    title = "effective kernels of gradient descent and least norm, difference falls per halving by"
+    note = "Both share W^F, so from W = 0 the algorithm shows in this kernel only at second order."
+    rows.append(_fall_row(title, data.kernel_difference, note))
+    wrong = float(np.abs(data.rate_trained - data.rate_formula).max())
+    spread = float(data.rate_formula.max() - data.rate_formula.min())
+    title = "correction at x = 1 over learning rates: largest formula error over their spread"
+    rows.append(Row(title, "small", wrong / spread, agrees=wrong < 0.1 * spread))
+    rows += _line_rows(data)
+    factors = [_halving(data.error.sel(algorithm=name).values) for name in ALGORITHMS]
+    printed = _halving(data.printed_difference.values)
+    verdict = (
+        f"The closed form's error falls by {min(factors):.2f} to {max(factors):.2f} per halving of epsilon for all "
+        f"{len(ALGORITHMS)} algorithms, as it must to be right to first order; the trained kernel as printed in "
+        f"(11.142) differs from (11.132) by what falls only by {printed:.2f}, its one-sided form does not."
+    )
+    return Result(verdict, tuple(rows), data, _figure)
 
 
 def features(x: Any) -> FloatArray:
@@ -140,26 +171,25 @@ def _rates(count: int) -> xr.Dataset:
     )
 
 
-def _powers(x: Any) -> FloatArray:
-    return np.asarray(np.power.outer(x, np.arange(_POWERS)))
-
-
-def _line_meta_features(x: Any) -> FloatArray:
-    return _waves(x, _POWERS, np.pi)
-
-
 def _noisy_line(source: np.random.Generator, count: int) -> xr.Dataset:
     """More powers than samples: the linear model follows the noise, and ε moves how."""
     x, grid = np.linspace(-1, 1, _SAMPLES), np.linspace(-1, 1, 101)
     y = _LINE[0] + _LINE[1] * x + _NOISE * source.normal(size=_SAMPLES)
     truth = _LINE[0] + _LINE[1] * grid
-    small = QuadraticModel.from_features(_powers, _line_meta_features, 1e-6)
+
+    def powers(x: Any) -> FloatArray:
+        return np.asarray(np.power.outer(x, np.arange(_POWERS)))
+
+    def waves(x: Any) -> FloatArray:
+        return _waves(x, _POWERS, np.pi)
+
+    small = QuadraticModel.from_features(powers, waves, 1e-6)
     largest = _MOVEMENT * 1e-6 / solve(small, x, y, "direct").expansion_parameter
     sizes = np.linspace(-largest, largest, count)
     formula = np.empty((len(_ENDS), count, len(grid)))
     trained, movement = np.empty_like(formula), np.empty(count)
     for place, epsilon in enumerate(sizes):
-        model = QuadraticModel.from_features(_powers, _line_meta_features, float(epsilon))
+        model = QuadraticModel.from_features(powers, waves, float(epsilon))
         for row, name in enumerate(_ENDS):
             found = solve(model, x, y, name)
             formula[row, place] = found.predict(grid)
@@ -188,45 +218,6 @@ def _fall_row(title: str, values: xr.DataArray, note: str = "", **more: bool) ->
     return computed_row(title, 4.0, _halving(values.values), 4 * _HALVING, note, **more)
 
 
-def _order_rows(data: xr.Dataset) -> list[Row]:
-    rows = []
-    for name, subject in (("error", "prediction"), ("kernel_error", "effective kernel (11.138)")):
-        for algorithm in ALGORITHMS:
-            title = f"{algorithm}: {subject}, error falls per halving of epsilon by"
-            rows.append(_fall_row(title, data[name].sel(algorithm=algorithm)))
-    gain = float((data.correction / data.error).isel(epsilon=-1).min())
-    title = "correction over error at the smallest epsilon, worst algorithm"
-    return [*rows, Row(title, "large", gain, agrees=gain > 10)]
-
-
-def _kernel_rows(data: xr.Dataset) -> list[Row]:
-    return [
-        _fall_row(
-            "one-sided trained kernel against (11.132), difference falls per halving by",
-            data.one_sided_difference,
-        ),
-        _fall_row(
-            "symmetric trained kernel (11.142) against (11.132), difference falls per halving by",
-            data.printed_difference,
-            "The printed symmetric kernel differs from (11.132) at first order: it lies halfway between direct "
-            "optimisation and the ridgeless end. The kernel sum of (phi + phi^E)/2 and phi has no such term.",
-            disputed=True,
-        ),
-        _fall_row(
-            "effective kernels of gradient descent and least norm, difference falls per halving by",
-            data.kernel_difference,
-            "Both share W^F, so from W = 0 the algorithm shows in this kernel only at second order.",
-        ),
-    ]
-
-
-def _rate_row(data: xr.Dataset) -> Row:
-    wrong = float(np.abs(data.rate_trained - data.rate_formula).max())
-    spread = float(data.rate_formula.max() - data.rate_formula.min())
-    title = "correction at x = 1 over learning rates: largest formula error over their spread"
-    return Row(title, "small", wrong / spread, agrees=wrong < 0.1 * spread)
-
-
 def _line_rows(data: xr.Dataset) -> list[Row]:
     largest, half = data.sizes["line_epsilon"] - 1, 3 * (data.sizes["line_epsilon"] - 1) // 4
     rows, sizes = [], data.line_epsilon.values
@@ -248,16 +239,6 @@ def _line_rows(data: xr.Dataset) -> list[Row]:
     return [*rows, Row(title, f"{_POWERS} and {expected}", here, agrees=agrees)]
 
 
-def _verdict(data: xr.Dataset) -> str:
-    factors = [_halving(data.error.sel(algorithm=name).values) for name in ALGORITHMS]
-    printed = _halving(data.printed_difference.values)
-    return (
-        f"The closed form's error falls by {min(factors):.2f} to {max(factors):.2f} per halving of epsilon for all "
-        f"{len(ALGORITHMS)} algorithms, as it must to be right to first order; the trained kernel as printed in "
-        f"(11.142) differs from (11.132) by what falls only by {printed:.2f}, its one-sided form does not."
-    )
-
-
 def _figure(data: xr.Dataset) -> Figure:
     figure = Figure("Quadratic models: closed form and training", columns=3, size=(17, 9.2))
     x = data.epsilon.values
@@ -271,7 +252,8 @@ def _figure(data: xr.Dataset) -> Figure:
             panel.curve(x, own[f"{kind}correction"], ":", "", color)
         panel.legend_entry("o-", "trained minus formula")
         panel.legend_entry(":", "formula minus linear model")
-        _draw_guide(panel, x, float(data[f"{kind}error"].isel(epsilon=0).min()) / 3, 2, "ε²")
+        start = float(data[f"{kind}error"].isel(epsilon=0).min()) / 3
+        draw_guide(panel, x, start, 2, "ε²", len(x) // 2, above=False)
     panel = figure.panel("Kernels that training has moved", epsilons, difference)
     for values, label, color in (
         (data.printed_difference, "symmetric kernel as printed, from (11.132)", RED),
@@ -279,8 +261,8 @@ def _figure(data: xr.Dataset) -> Figure:
         (data.kernel_difference, "effective kernels: descent from least norm", GREEN),
     ):
         panel.curve(x, values, "o-", label, color, size=4)
-    _draw_guide(panel, x, float(data.printed_difference[0]) / 2, 1, "ε")
-    _draw_guide(panel, x, float(data.one_sided_difference[0]) / 2, 2, "ε²")
+    for values, power, text in ((data.printed_difference, 1, "ε"), (data.one_sided_difference, 2, "ε²")):
+        draw_guide(panel, x, float(values[0]) / 2, power, text, len(x) // 2, above=False)
     rate, change = "learning rate times largest eigenvalue", "change of the prediction at x = 1 by ε"
     panel = figure.panel("The prediction remembers the algorithm", x=rate, y=change)
     panel.curve(data.relative_rate, data.rate_formula, "-", "gradient descent, formula (11.134)", BLUE)
@@ -290,18 +272,11 @@ def _figure(data: xr.Dataset) -> Figure:
         panel.level(y=data.rate_limit.sel(end=name), label=label, color=color, dash="--", width=1.2)
     panel.level(y=0, color=INK)
     _add_line(figure, data)
-    _add_distances(figure, data)
     return figure
 
 
-def _draw_guide(panel: Panel, x: FloatArray, start: float, power: int, text: str) -> None:
-    """A faint line of a power, with its name at its middle."""
-    y, middle = start * (x / x.max()) ** power, len(x) // 2
-    panel.curve(x, y, "--", "", FAINT, width=1)
-    panel.note(x[middle], y[middle], text, FAINT, above=False)
-
-
 def _add_line(figure: Figure, data: xr.Dataset) -> None:
+    """Fits of the noisy line by gradient flow, and their distance from the line for every algorithm."""
     panel = figure.panel("Polynomial regression of a noisy line, gradient flow", x="x", y="y")
     own = data.sel(end="flow")
     panel.curve(data.x, data.line_truth, "--", "the line", INK, width=1.2)
@@ -313,9 +288,6 @@ def _add_line(figure: Figure, data: xr.Dataset) -> None:
         panel.curve(data.x, at.line_formula, "-", f"formula, {epsilon}", color)
         panel.curve(data.x[::4], at.line_trained[::4], ".", f"trained, {epsilon}", color, size=6)
     panel.curve(data.sample, data.line_y, "o", "noisy samples", INK, size=7)
-
-
-def _add_distances(figure: Figure, data: xr.Dataset) -> None:
     title = "Fine tuning by ε: distance of the fit from the line"
     panel = figure.panel(title, x="ε", y="root mean square distance from the line")
     for name in _ENDS:
