@@ -12,7 +12,7 @@ from foretrain.empirical.global_ntk import global_ntk
 from foretrain.experiments import Scale
 from foretrain.experiments.global_ntk import core_measurements as measurements
 from foretrain.experiments.global_ntk import core_of_the_ntk as experiment
-from foretrain.experiments.global_ntk.core_rows import _tail_ratio
+from foretrain.experiments.global_ntk.core_of_the_ntk import _tail_ratio
 from foretrain.experiments.parts import Parts
 from foretrain.training.tasks.memory_pro import MemoryPro
 

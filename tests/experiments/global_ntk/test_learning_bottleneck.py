@@ -10,9 +10,8 @@ import torch
 import xarray as xr
 
 from foretrain.experiments import Scale
-from foretrain.experiments.global_ntk import bottleneck_training as training
 from foretrain.experiments.global_ntk import learning_bottleneck as experiment
-from foretrain.experiments.global_ntk.bottleneck_training import Sizes, Training
+from foretrain.experiments.global_ntk.learning_bottleneck import Sizes, Training
 from foretrain.experiments.parts import Parts
 from foretrain.training.tasks.memory_pro import MemoryPro
 from foretrain.training.tasks.recurrent import Recurrent
@@ -34,7 +33,7 @@ def states_jacobian(model: Recurrent, x: torch.Tensor) -> torch.Tensor:
 
 def test_cosines_and_rank_are_those_of_the_written_out_kernel() -> None:
     model = Recurrent(3, 4, 3, seed=1, dtype=torch.float64)
-    watch = training._Watch.of(TASK, 3, seed=0)
+    watch = experiment._Watch.of(TASK, 3, seed=0)
     found = watch.alignment(model)
     J = states_jacobian(model, watch.quiet.x)
     kernel = torch.einsum("aup,bvp->aubv", J, J)
@@ -56,7 +55,7 @@ def test_cosines_and_rank_are_those_of_the_written_out_kernel() -> None:
 
 
 def test_the_loss_is_split_among_modes() -> None:
-    watch = training._Watch.of(MemoryPro(noise_variance=0.5), 4, seed=0)
+    watch = experiment._Watch.of(MemoryPro(noise_variance=0.5), 4, seed=0)
     model = Recurrent(3, 5, 3, seed=0)
     for parameter in model.readout.parameters():
         torch.nn.init.zeros_(parameter)
@@ -70,15 +69,15 @@ def test_the_loss_is_split_among_modes() -> None:
 
 
 def test_schedules_reach_both_ends() -> None:
-    recorded, sampled = training._schedules(500, 8)
+    recorded, sampled = experiment._schedules(500, 8)
     assert recorded == {0, 1, 8, 63, 167, 333, 500}
     assert recorded <= sampled
     assert max(np.diff(sorted(sampled))) <= 6
 
 
 def test_networks_differ_in_the_candidate_only() -> None:
-    first, _ = training._network(SIZES, Training(0, "SGD", 0.1, 1, 0.0), 3)
-    second, start = training._network(SIZES, Training(5, "SGD", 0.1, 1, 0.0), 3)
+    first, _ = experiment._network(SIZES, Training(0, "SGD", 0.1, 1, 0.0), 3)
+    second, start = experiment._network(SIZES, Training(5, "SGD", 0.1, 1, 0.0), 3)
     changed = (first.recurrent.weight_hh_l0 != second.recurrent.weight_hh_l0).any(1)
     assert not bool(changed[:48].any())
     assert bool(changed[48:].all())
@@ -89,7 +88,7 @@ def test_networks_differ_in_the_candidate_only() -> None:
 
 def test_one_step_of_each_optimizer_changes_the_loss() -> None:
     for optimizer in ("SGD", "Shampoo"):
-        found = training.train(SIZES, Training(0, optimizer, 0.05, 2, 0.1), seed=0)
+        found = experiment.train(SIZES, Training(0, optimizer, 0.05, 2, 0.1), seed=0)
         assert found.output.shape == (4, 5, 3)
         assert found.cosine.dims == ("record", "kind", "mode")
         assert found.step.values.tolist() == [0, 1, 2]

@@ -24,7 +24,7 @@ import xarray
 from foretrain.compare.judging.agreement import largest_score_allowed
 from foretrain.experiments.judgements import agreeing, computed_row, limit_row, measured_row
 from foretrain.experiments.registry import Result, Row, plans
-from foretrain.support.answers import INK, ORANGE, PALETTE, SKY, Axis, Figure, labelled, log
+from foretrain.support.answers import INK, ORANGE, PALETTE, SKY, Axis, Figure, log
 from foretrain.support.progress import track
 from foretrain.support.seeds import Seed, with_seeds
 from foretrain.theory import linear
@@ -111,9 +111,9 @@ def deep_linear_vertex(plan: Plan, seed: int) -> Result:
     curves = []
     for network in plan.networks:
         layers = list(range(2, int(_LARGEST_RATIO * network.width) + 2))
-        curve, widths = ("curve_point", vertex(network.width, layers)), [network.width] * len(layers)
-        places = {"curve_width": ("curve_point", widths), "curve_layer": ("curve_point", layers)}
-        curves.append(labelled({"curve": curve}, **places))
+        curve, width = vertex(network.width, layers), ("curve_point", [network.width] * len(layers))
+        places = {"curve_width": width, "curve_layer": ("curve_point", layers)}
+        curves.append(xarray.Dataset({"curve": ("curve_point", curve)}, places))
     data = xarray.merge([xarray.concat(measured, "point"), xarray.concat(curves, "curve_point")])
     cases = list(product(np.unique(data.width), _SHOWN_RATIOS))
     bound, names, rows = largest_score_allowed(len(cases)), ("theory", "measured", "standard_error"), []

@@ -57,15 +57,17 @@ def likeness(kernel: GlobalNTK, seed: int) -> xarray.Dataset:
 def views(kernel: GlobalNTK, seed: int) -> xarray.Dataset:
     """Singular values of the views in time of NTK_S, V V*, K and P, and leading modes of the symmetric ones."""
     from foretrain.empirical.global_ntk.reduced_views import reduced_view
+    from foretrain.operators.flat_blocks import random_signs
 
-    blocks = propagator_blocks(kernel.P, _signs(kernel, seed))
+    units = kernel.domain.plain("the propagator")["unit"]
+    signs = random_signs(_WEIGHTINGS, units, seed, dtype=kernel.dtype, device=kernel.device)
     matrices = {
         "NTK": reduced_view(kernel, "temporal", accuracy=_ACCURACY, seed=seed).matrix,
         "core": core_view(kernel),
         # No weight of one unit touches another, so that all pairs are the equal ones: exact, at one product each.
         "K": pair_view(kernel.K),
     }
-    return _described(matrices, {"P": _singular_values_of_blocks(blocks)}, kernel)
+    return _described(matrices, signs, kernel)
 
 
 def pair_views(kernel: GlobalNTK) -> xarray.Dataset:
@@ -73,8 +75,7 @@ def pair_views(kernel: GlobalNTK) -> xarray.Dataset:
     import torch
 
     ones = torch.ones(1, kernel.domain.plain("pairs")["unit"], dtype=kernel.dtype)
-    blocks = propagator_blocks(kernel.P, ones)
-    return _described({"NTK": pair_view(kernel)}, {"P": _singular_values_of_blocks(blocks)}, kernel)
+    return _described({"NTK": pair_view(kernel)}, ones, kernel)
 
 
 def core_view(kernel: GlobalNTK) -> torch.Tensor:
@@ -107,23 +108,10 @@ def propagator_blocks(P: Operator, weightings: torch.Tensor) -> torch.Tensor:
     return found / (len(weightings) * units)
 
 
-def _signs(kernel: GlobalNTK, seed: int) -> torch.Tensor:
-    from foretrain.operators.flat_blocks import random_signs
-
-    units = kernel.domain.plain("the propagator")["unit"]
-    return random_signs(_WEIGHTINGS, units, seed, dtype=kernel.dtype, device=kernel.device)
-
-
-def _singular_values_of_blocks(blocks: torch.Tensor) -> FloatArray:
-    import torch
-
-    return np.sort(torch.linalg.svdvals(blocks).flatten().numpy())[::-1].copy()
-
-
 def _described(
-    matrices: dict[str, torch.Tensor], spectra: dict[str, FloatArray], kernel: GlobalNTK
+    matrices: dict[str, torch.Tensor], weightings: torch.Tensor, kernel: GlobalNTK
 ) -> xarray.Dataset:
-    """Singular values of all views by falling size, and eigenvectors of the matrices as (batch, time)."""
+    """Singular values of all views and of P by falling size, and eigenvectors of the matrices as (batch, time)."""
     import torch
 
     batch, steps, _ = kernel.domain.plain("a view").shape
@@ -134,12 +122,14 @@ def _described(
         largest = leading.gather(1, leading.abs().argmax(1, keepdim=True))
         modes.append((leading * largest.sign()).reshape(-1, batch, steps).numpy())
         values.append(found.flip(0).clamp_min(0).numpy())
+    blocks = torch.linalg.svdvals(propagator_blocks(kernel.P, weightings))
+    values.append(np.sort(blocks.flatten().numpy())[::-1].copy())
     return xarray.Dataset(
         {
-            "singular_value": (("view", "index"), np.stack([*values, *spectra.values()])),
+            "singular_value": (("view", "index"), np.stack(values)),
             "mode": (("shown_view", "number", "batch", "time"), np.stack(modes)),
         },
-        {"view": [*matrices, *spectra], "shown_view": list(matrices), "number": np.arange(1, MODES + 1)},
+        {"view": [*matrices, "P"], "shown_view": list(matrices), "number": np.arange(1, MODES + 1)},
     )
 
 

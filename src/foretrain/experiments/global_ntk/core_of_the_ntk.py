@@ -15,8 +15,8 @@ import numpy as np
 import xarray
 
 from foretrain.experiments.global_ntk import core_measurements as measure
-from foretrain.experiments.global_ntk.core_rows import in_response, table, verdict
-from foretrain.experiments.registry import Result, plans
+from foretrain.experiments.judgements import claim_row
+from foretrain.experiments.registry import Result, Row, plans
 from foretrain.support.answers import BLUE, FAINT, GREEN, INK, ORANGE, PURPLE, RED, Axis, Figure, log
 from foretrain.support.progress import track
 from foretrain.support.seeds import integer, spawn
@@ -38,6 +38,8 @@ _OPERATORS = {
     "identity": ("identity", FAINT),
 }
 _VIEWS = {"NTK": ("NTK$_S$", BLUE), "core": ("core V V*", ORANGE), "K": ("K", GREEN), "P": ("P", PURPLE)}
+_LEARNED = 0.05  # relative loss at which a target counts as learned
+_ROUNDING = 1e-8  # of the largest singular value; networks are in single precision
 _TARGETS = {"aligned": BLUE, "response, angle": RED, "response, constant": ORANGE}
 
 
@@ -73,17 +75,34 @@ def core_of_the_ntk(plan: Plan, seed: int, parts: Parts) -> Result:
         xarray.concat(cosines, dim="checkpoint").assign_coords(checkpoint=steps),
         xarray.concat(ends, dim="when").assign_coords(when=["start", "end"]),
         parts.get("single targets", setting.single_targets),
-        _named(parts.get("pairs of units", setting.pairs), "pairs"),
-        _named(parts.get("with biases", setting.with_biases), "biases"),
     ]
+    others: dict[str, tuple[str, Callable[[], xarray.Dataset]]] = {
+        "pairs": ("pairs of units", lambda: measure.pair_views(setting.kernel(setting.start()))),
+        "biases": (
+            "with biases",
+            lambda: measure.views(setting.kernel(setting.start(learning="")), setting.probing),
+        ),
+    }
+    for name, (
+        title,
+        compute,
+    ) in others.items():  # views of another reading have its name in those of variables
+        seen = parts.get(title, compute)
+        data.append(seen.rename({each: f"{each}_{name}" for each in (*seen.data_vars, "view", "shown_view")}))
     joined = xarray.merge(data)
     joined.attrs |= {"units": plan.units, "samples": plan.samples, "periods": list(plan.periods)}
-    return Result(verdict(joined), table(joined), joined, _draw)
-
-
-def _named(views: xarray.Dataset, name: str) -> xarray.Dataset:
-    """Views with the name of another reading in those of their variables."""
-    return views.rename({each: f"{each}_{name}" for each in (*views.data_vars, "view", "shown_view")})
+    tables = (_cosine_rows, _spectrum_rows, _mode_rows, _target_rows, _reading_rows)
+    rows = tuple(row for table in tables for row in table(joined))
+    proxy = joined.cosine.sel(operator="proxy").values
+    core, P = (measure.modes_needed(_spectrum(joined, "start", view)) for view in ("core", "P"))
+    good, bad = (joined.target_loss.sel(target_name=name)[-1] for name in ("aligned", "response, angle"))
+    verdict = (
+        f"The direct sum over weights is NTK_S; the proxy V V* has cosine {proxy[0]:.2f} with it before training and "
+        f"{proxy[-1]:.2f} after; V V* needs {core} modes for 95 %, P {P} of {joined.sizes['index']}; a target along "
+        f"a mode of the core is learned to {float(good):.1g} of its loss, the angle in the response to "
+        f"{float(bad):.2f}."
+    )
+    return Result(verdict, rows, joined, _draw)
 
 
 @dataclass(frozen=True)
@@ -150,12 +169,6 @@ class _Setting:
         self, training: xarray.Dataset, step: int, view: Callable[..., xarray.Dataset]
     ) -> xarray.Dataset:
         return view(self.kernel(self.trained(training, step)), self.probing)
-
-    def pairs(self) -> xarray.Dataset:
-        return measure.pair_views(self.kernel(self.start()))
-
-    def with_biases(self) -> xarray.Dataset:
-        return measure.views(self.kernel(self.start(learning="")), self.probing)
 
     def single_targets(self) -> xarray.Dataset:
         """How NTK_S sees every target, how gradient descent learns it, and what the frozen kernel foretells."""
@@ -227,3 +240,130 @@ def _draw_image(figure: Figure, title: str, image: FloatArray, data: xarray.Data
     panel.heat_map(image, diverging=True)
     for boundary in np.cumsum(data.attrs["periods"])[:-1]:
         panel.level(x=boundary - 0.5, color=INK, dash="--")
+
+
+def _cosine_rows(data: xarray.Dataset) -> list[Row]:
+    """Figure 3B."""
+    proxy, error = (data[name].sel(operator="proxy").values for name in ("cosine", "cosine_error"))
+    worst = np.abs(1 - data.cosine.sel(operator="direct sum")).max()
+    baseline = (proxy / data.cosine.sel(operator="identity").values).min()
+    lowest = int(proxy.argmin())
+    before, least = (f"{proxy[place]:.3f} ± {error[place]:.3f}" for place in (0, lowest))
+    title = f"3B: the lowest over training (step {int(data.checkpoint[lowest])})"
+    note = (
+        "The source shows a curve and no number. It falls when the angle is learned and the states keep it."
+    )
+    over = "3B: cosine with the proxy over that with the identity, at least"
+    return [
+        claim_row("3B: 1 - cosine of NTK_S with the direct sum, at most", 0.0, worst, worst < 1e-5),
+        Row("3B: cosine with the proxy V V* (x) I, before training", "curve", before),
+        Row(title, "curve", least, note=note),
+        claim_row(over, 1.0, baseline, baseline > 1),
+    ]
+
+
+def _spectrum_rows(data: xarray.Dataset) -> list[Row]:
+    """Figure 3C."""
+    values = {view: _spectrum(data, "start", view) for view in ("core", "P")}
+    (core, propagator), size = map(measure.modes_needed, values.values()), len(values["P"])
+    note = (
+        "Of the sum of the singular values of V V*, which is the variance of V; of their squares "
+        f"{measure.modes_needed(values['core'], power=2)}."
+    )
+    full = (
+        f"The identity would need {measure.modes_needed(np.ones(size))}. The view is triangular with a diagonal of "
+        "ones, so that its rank is full in any case."
+    )
+    title, nearly = f"3C: modes for 95 % of P, of {size}", propagator > 0.9 * size
+    return [
+        Row("3C: modes for 95 % of V V* (about)", 3, core, None, abs(core - 3) <= 1, note),
+        Row(title, "nearly full rank", propagator, None, nearly, full),
+        *(_above_row(data, when) for when in ("start", "end")),
+    ]
+
+
+def _above_row(data: xarray.Dataset, when: str) -> Row:
+    """Whether the curve of NTK_S, relative to its first value, lies above that of the core."""
+    values = {view: _spectrum(data, when, view) for view in ("NTK", "core", "K")}
+    most, nearly_all = (
+        ", ".join(f"{view} {measure.modes_needed(own, share)}" for view, own in values.items())
+        for share in (0.95, 0.99)
+    )
+    ratio = _tail_ratio(values["NTK"], values["core"])
+    title = f"3C: singular values of NTK_S over the core's, modes 11-40, {when} of training"
+    note = f"Before mode 11 the curves may cross. Modes for 95 %: {most}; for 99 %: {nearly_all}."
+    return claim_row(title, "NTK_S above", ratio, ratio > 1, f"A geometric mean. {note}")
+
+
+def _spectrum(data: xarray.Dataset, when: str, view: str) -> FloatArray:
+    return np.asarray(data.singular_value.sel(when=when, view=view).values)
+
+
+def _tail_ratio(first: FloatArray, second: FloatArray) -> float:
+    """The geometric mean of ratios of modes 11 to 40, both relative to their largest, without those at rounding."""
+    a, b = (own[10:40] / own[0] for own in (first, second))
+    seen = (a > _ROUNDING) & (b > _ROUNDING)
+    return float(np.exp(np.mean(np.log(a[seen] / b[seen])))) if seen.any() else float("nan")
+
+
+def _mode_rows(data: xarray.Dataset) -> list[Row]:
+    """Figure 3D: how much of the three leading modes lies in the response period."""
+    rows = []
+    for when in ("start", "end"):
+        for view, name in (("NTK", "NTK_S"), ("core", "the core")):
+            modes = data["mode"].sel(when=when, shown_view=view).values[:3]
+            share = max(in_response(mode, data) for mode in modes)
+            # Before training there is nothing that could fill the response; afterwards it is shown, not claimed.
+            agrees = share < 0.05 if when == "start" else None
+            title = f"3D: modes 1-3 of {name} in the response, {when} of training, at most"
+            note = "The trained states keep the angle, and with them the kernel." if when == "end" else ""
+            rows.append(claim_row(title, 0.0, share, agrees, note))
+    return rows
+
+
+def in_response(mode: FloatArray, data: xarray.Dataset) -> float:
+    """How much of a mode (batch, time) lies in the response period."""
+    start = sum(data.attrs["periods"][:2])
+    return float((mode[:, start:] ** 2).sum() / (mode**2).sum())
+
+
+def _target_rows(data: xarray.Dataset) -> list[Row]:
+    """Figure 3E: 1 is the Rayleigh quotient of a random direction."""
+    names = ("aligned", "response, angle", "response, constant")
+    good, bad, easy = (data.sel(target_name=name) for name in names)
+    first, last, third = (float(own.target_loss[-1]) for own in (good, bad, easy))
+    after = f"after {data.sizes['descent_step'] - 1} steps"
+    apart = float(np.abs(good.target_loss - good.frozen_loss).max())
+    note = (
+        f"Rayleigh quotient {float(easy.rayleigh):.2g}: only the angle is gone in the response; what all "
+        "trials share can be told from the end of the fixation and by the bias of the readout."
+    )
+    quotient = "3E: Rayleigh quotient of the aligned target"
+    return [
+        claim_row(quotient, "large", good.rayleigh, good.rayleigh > 10),
+        claim_row("3E: of the angle in the response period", "near 0", bad.rayleigh, bad.rayleigh < 0.1),
+        claim_row(f"3E: loss of the aligned target {after}", "learned", first, first < _LEARNED),
+        claim_row(f"3E: loss of the response target {after}", "not learned", last, last > 1 - _LEARNED),
+        Row("3E: the same for a response that is one for all angles", "not shown", third, note=note),
+        Row("3E: largest distance of the aligned loss from that of the frozen kernel", "not shown", apart),
+    ]
+
+
+def _reading_rows(data: xarray.Dataset) -> list[Row]:
+    """What would change with another reading: averages over all pairs of units, and biases."""
+    trace, core = (measure.modes_needed(_spectrum(data, "start", view)) for view in ("NTK", "core"))
+    pairs, P = (
+        measure.modes_needed(data.singular_value_pairs.sel(view_pairs=v).values) for v in ("NTK", "P")
+    )
+    biases = measure.modes_needed(data.singular_value_biases.sel(view_biases="core").values)
+    modes = data.mode_biases.sel(shown_view_biases="NTK").values
+    share = [in_response(mode, data) for mode in modes]
+    title = "all pairs of units in place of the partial trace: modes for 95 % of NTK_S"
+    note = (
+        f"Their columns of ones are a mode that lasts: {max(share):.0%} of mode {int(np.argmax(share)) + 1} "
+        "of NTK_S then lies in the response period."
+    )
+    return [
+        Row(title, trace, pairs, note=f"P needs {P}. The matrices differ, the answers here do not."),
+        Row("with biases: modes for 95 % of V V*", core, biases, note=note),
+    ]
