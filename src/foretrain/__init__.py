@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from foretrain.theory.architecture import MLP
     from foretrain.theory.criticality import criticality, susceptibility
     from foretrain.theory.flow import flow
-    from foretrain.theory.prediction.entry import predict
+    from foretrain.theory.prediction.predict import predict
 
     compare, doctor = _CompareRoom(_compare), _DoctorRoom(_doctor)
 
@@ -59,7 +59,7 @@ _SOURCES = {
     "ntk": "foretrain.empirical.tangent_kernel",
     "ntk_operator": "foretrain.empirical.kernel_operator",
     "plateau": "foretrain.compare.plateau",
-    "predict": "foretrain.theory.prediction.entry",
+    "predict": "foretrain.theory.prediction.predict",
     "save": "foretrain.support.store",
     "susceptibility": "foretrain.theory.criticality",
 }

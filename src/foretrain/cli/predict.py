@@ -106,7 +106,7 @@ def predict(
     differs from network to network. The width matters with --regime finite only, where the cost grows with the fourth
     power of the number of training inputs.
     """
-    from foretrain.theory.prediction.entry import predict as run
+    from foretrain.theory.prediction.predict import predict as run
 
     act = activation_of(name, settings)
     learner, algorithm, regime = map(spelt, (learner, algorithm, regime))

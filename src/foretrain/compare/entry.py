@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from foretrain.compare.trained.training import Algorithm
     from foretrain.support.seeds import Seed
     from foretrain.theory.architecture import MLP
-    from foretrain.theory.prediction.entry import Learner, LossName
+    from foretrain.theory.prediction.predict import Learner, LossName
 
 
 @overload

@@ -7,8 +7,8 @@ import pytest
 
 import foretrain as ft
 from foretrain.support.answers.figure import Curve, Figure, HeatMap, Region
+from foretrain.theory.criticality.critical_points import phase_figure
 from foretrain.theory.criticality.phase_diagram import PHASES, phase_diagram
-from foretrain.theory.criticality.result import phase_figure
 
 
 @pytest.mark.slow(after=1)

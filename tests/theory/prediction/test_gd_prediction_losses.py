@@ -35,7 +35,7 @@ from foretrain.theory.prediction.infinite_width.cross_entropy import (
     sum_errors,
 )
 from foretrain.theory.prediction.infinite_width.hidden_updates import sampled_moments
-from foretrain.theory.prediction.result import prediction
+from foretrain.theory.prediction.predicted_outputs import prediction
 
 Y_TEST = np.array([(0.3, 0.1), (-0.2, 1.0)])
 P = np.array([[0.7, 0.2, 0.1], [0.1, 0.8, 0.1], [0.3, 0.3, 0.4]])

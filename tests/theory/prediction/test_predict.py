@@ -14,10 +14,10 @@ from trained_network import TANH, X, Y
 import foretrain as ft
 from foretrain.support.errors import InputError, NotEnoughMemoryError, NotSupportedError
 from foretrain.theory.prediction.bayes import bayes_equivalent_rates
-from foretrain.theory.prediction.entry import class_probabilities
 from foretrain.theory.prediction.finite_width import finite_prediction
 from foretrain.theory.prediction.infinite_width import CROSS_ENTROPY, expected_loss, target_logits
 from foretrain.theory.prediction.kernels import last_layer, tangent_blocks
+from foretrain.theory.prediction.predict import class_probabilities
 
 RELU = ft.MLP("relu", depth=4, width=100, n_out=2, C_W=2.0, lambda_b=0.125, lambda_W=0.2)
 RESIDUAL = ft.MLP("gelu", depth=4, width=30, n_out=2, C_b=0.1, C_W=0.8, gamma=0.5, lambda_b=0.3, lambda_W=0.4)

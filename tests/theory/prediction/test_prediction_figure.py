@@ -8,7 +8,7 @@ import xarray as xr
 
 import foretrain as ft
 from foretrain.support.answers.figure import Bars, Curve, Figure, Note, Region
-from foretrain.theory.prediction.presentation import prediction_figure
+from foretrain.theory.prediction.predicted_outputs import prediction_figure
 
 
 def data(components: int, outputs: int, given: bool = True, tests: int = 7) -> xr.Dataset:

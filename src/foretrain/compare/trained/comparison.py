@@ -35,7 +35,7 @@ from foretrain.support.answers import Column, Part, Table
 from foretrain.support.errors import InputError
 from foretrain.support.seeds import Seed, seed_text, spawn
 from foretrain.theory.architecture import MLP, FloatArray
-from foretrain.theory.prediction.entry import Learner, LossName
+from foretrain.theory.prediction.predict import Learner, LossName
 
 if TYPE_CHECKING:
     import xarray

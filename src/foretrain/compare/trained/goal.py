@@ -16,7 +16,6 @@ from foretrain.theory.architecture import MLP, FloatArray, check_network
 from foretrain.theory.arguments import check_targets, whole
 from foretrain.theory.prediction.bayes import bayes_equivalent_rates, condition
 from foretrain.theory.prediction.cholesky import check_noise
-from foretrain.theory.prediction.entry import Learner, LossName, loss_targets
 from foretrain.theory.prediction.infinite_width import (
     GradientDescent,
     LearningRates,
@@ -30,6 +29,7 @@ from foretrain.theory.prediction.infinite_width.cross_entropy import (
     integrate_errors,
     sum_errors,
 )
+from foretrain.theory.prediction.predict import Learner, LossName, loss_targets
 
 _STRIDE = 0.25  # of the integrator of the flow, in units of 1 / λ_max: the fastest error is right to 1e-5
 _SAMPLES = 40_000  # of networks of infinite width, where their law has no closed form

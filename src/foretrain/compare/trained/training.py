@@ -16,7 +16,7 @@ from foretrain.support.arguments import not_negative, positive
 from foretrain.support.errors import InputError, unknown_name
 from foretrain.theory.architecture import FloatArray
 from foretrain.theory.arguments import whole
-from foretrain.theory.prediction.entry import LossName
+from foretrain.theory.prediction.predict import LossName
 
 Algorithm = Literal["gradient_descent", "flow"]
 

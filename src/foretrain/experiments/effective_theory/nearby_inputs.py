@@ -27,15 +27,13 @@ from foretrain.theory.architecture import MLP, FloatArray
 from foretrain.theory.criticality import criticality
 from foretrain.theory.learning_rates import class_rates
 from foretrain.theory.prediction.infinite_width.one_training_input import (
-    nearby_training,
-    one_training_input,
-    tangent_angles,
-)
-from foretrain.theory.prediction.infinite_width.robustness_laws import (
     class_robustness,
     constant_rate_robustness,
     constant_rate_robustness_as_printed,
     linear_robustness,
+    nearby_training,
+    one_training_input,
+    tangent_angles,
 )
 
 _RATES = {"lambda_b": 1.3, "lambda_W": 0.7}

@@ -230,7 +230,7 @@ def predict(
 ) -> dict[str, Any]:
     """Test error of networks trained to the end on a teacher: of their mean, and their spread about it."""
     from foretrain.theory.criticality.critical_initialisation import critical_unless_given
-    from foretrain.theory.prediction.entry import predict as run
+    from foretrain.theory.prediction.predict import predict as run
 
     teachers = {"linear": lambda u: u, "quadratic": lambda u: (u**2 - 1) / math.sqrt(2)}
     if target not in teachers:

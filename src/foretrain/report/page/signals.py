@@ -70,8 +70,8 @@ def phases(patient: Patient) -> Answer | None:
 
 def _phase_figure(chain: MlpChain, wanted: xarray.Dataset | None) -> Figure:
     """Every layer at its (C_W, C_b), and where it should be, over the phases of the activation (section 5.3)."""
+    from foretrain.theory.criticality.critical_points import phase_figure
     from foretrain.theory.criticality.phase_diagram import phase_diagram
-    from foretrain.theory.criticality.result import phase_figure
 
     C_W, C_b = np.asarray(chain.C_W), np.asarray(chain.C_b)
     widest, highest = (

@@ -5,9 +5,8 @@
 ``perturbative_depths``  how deep the expansion in 1/n reaches, and which of its ratios says so
 """
 
+from foretrain.theory.advice.advise import Advice, advise
 from foretrain.theory.advice.curves import information_curves
 from foretrain.theory.advice.depths import PerturbativeDepths, perturbative_depths
-from foretrain.theory.advice.entry import advise
-from foretrain.theory.advice.result import Advice
 
 __all__ = ["Advice", "PerturbativeDepths", "advise", "information_curves", "perturbative_depths"]

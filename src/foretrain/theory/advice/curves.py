@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from foretrain.support.answers import BLUE, FAINT, GREEN, INK, ORANGE, RED, Axis, Figure, labelled, log
 from foretrain.support.progress import track
 from foretrain.support.seeds import Seed, spawn
-from foretrain.theory.advice.result import Advice
+from foretrain.theory.advice.advise import Advice
 from foretrain.theory.architecture import MLP
 from foretrain.theory.finite_width import LARGE, SMALL
 from foretrain.theory.information import (

@@ -11,10 +11,15 @@
 """
 
 from foretrain.theory.asymptotics.dntk_laws import dimensionless_ratios, dntk_laws
-from foretrain.theory.asymptotics.entry import asymptotics
-from foretrain.theory.asymptotics.linear_ntk import exact_linear_ntk, linear_dntk
+from foretrain.theory.asymptotics.kernel_laws import asymptotics
 from foretrain.theory.asymptotics.ntk_laws import ntk_laws
-from foretrain.theory.asymptotics.scale_invariant import exact_fluctuation, linear_vertex, vertex_constant
+from foretrain.theory.asymptotics.scale_invariant import (
+    exact_fluctuation,
+    exact_linear_ntk,
+    linear_dntk,
+    linear_vertex,
+    vertex_constant,
+)
 
 __all__ = [
     "asymptotics",

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 
 from foretrain.support.errors import InputError
 from foretrain.theory.architecture import MLP, check_network
-from foretrain.theory.correlations.entries import (
+from foretrain.theory.correlations.ntk_correlations import (
     NTKCorrelation,
     Quadruple,
     assembled,

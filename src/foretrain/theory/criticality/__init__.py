@@ -12,9 +12,13 @@ multiplied by 1 - gamma^2.
 ``phase_diagram``            the plane of C_b and C_W, with its critical lines
 """
 
-from foretrain.theory.criticality.result import Criticality, CriticalPoint, UniversalityClass
-from foretrain.theory.criticality.search import Susceptibility, criticality, susceptibility
-from foretrain.theory.criticality.small_kernel import taylor_coefficients
+from foretrain.theory.criticality.critical_points import Criticality, CriticalPoint, UniversalityClass
+from foretrain.theory.criticality.search import (
+    Susceptibility,
+    criticality,
+    susceptibility,
+    taylor_coefficients,
+)
 
 __all__ = [
     "CriticalPoint",

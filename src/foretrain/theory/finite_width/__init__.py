@@ -15,27 +15,25 @@ any function of an array (points, inputs) that gives one number per point.
 ``couplings``            the action of a layer, its couplings, and how they run with the neurons kept
 """
 
-from foretrain.theory.finite_width.expansion import (
-    LARGE,
-    SMALL,
-    ExpansionParameter,
-    LayerStatistics,
-    expansion_parameter,
-    layer_statistics,
-    verdict_on,
-)
-from foretrain.theory.finite_width.predictions import (
+from foretrain.theory.finite_width.observables import (
     FirstOrder,
     covariance_of,
     covariance_within_neuron,
     mean_of,
 )
-from foretrain.theory.finite_width.tables import (
+from foretrain.theory.finite_width.statistics import (
+    LARGE,
+    SMALL,
+    ExpansionParameter,
+    LayerStatistics,
     connected_four_point,
     excess_kurtosis,
+    expansion_parameter,
     fluctuation,
+    layer_statistics,
     neuron_covariance,
     second_moment,
+    verdict_on,
 )
 
 __all__ = [

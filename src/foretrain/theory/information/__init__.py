@@ -28,43 +28,44 @@ Depth over width
 ``aspect_ratio``             nu, r*, what the series and the exact law say there, and where the series breaks down
 """
 
-from foretrain.theory.information.aspect_ratio import (
-    AspectRatio,
-    aspect_ratio,
-    complete_information,
-    next_coefficient,
-    printed_information,
-    turning_point,
-)
-from foretrain.theory.information.discrete import (
+from foretrain.theory.information.entropies import (
     conditional_information,
     cross_entropy,
     divergence,
     entropy,
-    mutual_information,
-    surprisal,
-    tripartite_information,
-)
-from foretrain.theory.information.gaussian import (
     gaussian_entropy,
     gaussian_information,
     input_information,
+    mutual_information,
     similarity_information,
+    surprisal,
     trained_input_information,
+    tripartite_information,
 )
-from foretrain.theory.information.laws import MetricLaw, linear_law, log_normal_law, sampled_law
 from foretrain.theory.information.mixtures import (
     Estimate,
+    MetricLaw,
+    linear_law,
+    log_normal_law,
     mixture_entropy,
     mixture_information,
     mixture_tripartite,
+    sampled_law,
 )
-from foretrain.theory.information.networks import layer_information, network_information, relative_variance
 from foretrain.theory.information.series import (
+    AspectRatio,
+    aspect_ratio,
+    complete_information,
     entropy_series,
     information_series,
+    layer_information,
     leading_information,
+    network_information,
+    next_coefficient,
+    printed_information,
+    relative_variance,
     tripartite_series,
+    turning_point,
 )
 
 __all__ = [

@@ -6,17 +6,15 @@ fluctuation of a whole layer feels its own width n_l.
 """
 
 from foretrain.theory.linear.law import (
+    PerturbationCheck,
     absolute_moment,
     density,
-    log_variance_statistics,
-    sample_preactivations,
-    sample_variances,
-)
-from foretrain.theory.linear.limits import (
-    PerturbationCheck,
     draws_needed,
     draws_needed_at,
+    log_variance_statistics,
     perturbation_valid,
+    sample_preactivations,
+    sample_variances,
     scaling_limit_connected,
     scaling_limit_leading,
     scaling_limit_log_variance,
@@ -24,16 +22,17 @@ from foretrain.theory.linear.limits import (
     scaling_limit_relative_error,
 )
 from foretrain.theory.linear.moments import (
+    DeepLinear,
     connected,
     connected_expansion,
     fluctuation,
     fluctuation_expansion,
     log_moments,
     moments,
+    nongaussian_weights,
     two_point,
     width_factor,
 )
-from foretrain.theory.linear.network import DeepLinear, nongaussian_weights
 from foretrain.theory.linear.several_inputs import connected_four_point, correlator, pairing_amplitudes
 
 __all__ = [

@@ -16,8 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from foretrain.gaussian.wick import Pairing, loop_count, pairings
 from foretrain.support.errors import InputError, NotSupportedError
-from foretrain.theory.linear.moments import two_point
-from foretrain.theory.linear.network import DeepLinear, by_layer, check_one_gram
+from foretrain.theory.linear.moments import DeepLinear, by_layer, check_one_gram, two_point
 
 if TYPE_CHECKING:
     import xarray as xr

@@ -12,7 +12,7 @@ from finite_width_values import X_TEST, X_TRAIN, Y_TWO, Y, network
 import foretrain as ft
 from foretrain.support.errors import AccuracyWarning, InputError, NotSupportedError
 from foretrain.theory.prediction.finite_width import FiniteWidth, finite_prediction
-from foretrain.theory.prediction.finite_width import store as stores
+from foretrain.theory.prediction.finite_width import tensors as stores
 
 UNEQUAL = ft.MLP(
     "sin",

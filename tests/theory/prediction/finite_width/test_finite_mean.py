@@ -13,8 +13,7 @@ from foretrain.theory.prediction.finite_width.changes import Changes, covariance
 from foretrain.theory.prediction.finite_width.mean import mean_terms
 from foretrain.theory.prediction.finite_width.one_network import OneNetwork
 from foretrain.theory.prediction.finite_width.projectors import Plan, plan_of
-from foretrain.theory.prediction.finite_width.store import Store
-from foretrain.theory.prediction.finite_width.tensors import ENTRIES
+from foretrain.theory.prediction.finite_width.tensors import ENTRIES, Store
 from foretrain.theory.prediction.infinite_width import OutputKernels
 
 TRAINED, SAMPLES = 2, 3

@@ -32,7 +32,7 @@ from foretrain.compare.trained.goal import check_learner
 from foretrain.support.errors import InputError
 from foretrain.support.seeds import Seed, seed_text
 from foretrain.theory.architecture import MLP, FloatArray, check_network
-from foretrain.theory.prediction.entry import Learner
+from foretrain.theory.prediction.predict import Learner
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,12 @@ At finite width, in ``finite_width``:
 """
 
 from foretrain.theory.prediction.bayes.evidence import (
+    BestPoint,
     bayes_factor,
     best_kernel,
+    best_point,
     compare_hypotheses,
+    evidence_scan,
     log_evidence,
     log_evidence_of_kernel,
     two_input_log_evidence,
@@ -56,7 +59,6 @@ from foretrain.theory.prediction.bayes.regularised import (
     regularised_prediction,
     response_law,
 )
-from foretrain.theory.prediction.bayes.scan import BestPoint, best_point, evidence_scan
 
 __all__ = [
     "BayesPrediction",

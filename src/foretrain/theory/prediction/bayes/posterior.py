@@ -16,7 +16,7 @@ from foretrain.theory.architecture import MLP, check_network
 from foretrain.theory.arguments import check_targets
 from foretrain.theory.prediction.cholesky import CholeskyFactor, check_noise, factorise
 from foretrain.theory.prediction.kernels import Spread, check_spread, training_blocks
-from foretrain.theory.prediction.result import PredictedOutputs, labelled_mean, labelled_spread
+from foretrain.theory.prediction.predicted_outputs import PredictedOutputs, labelled_mean, labelled_spread
 
 Array = NDArray[np.float64]
 

@@ -17,8 +17,12 @@ from foretrain.theory.prediction.finite_width.comparison import (
 )
 from foretrain.theory.prediction.finite_width.one_network import OneNetwork, TrainedNetwork
 from foretrain.theory.prediction.finite_width.projectors import Projectors, algorithm_projectors
-from foretrain.theory.prediction.finite_width.result import Expansion, FinitePrediction
-from foretrain.theory.prediction.finite_width.training import FiniteWidth, finite_prediction
+from foretrain.theory.prediction.finite_width.training import (
+    Expansion,
+    FinitePrediction,
+    FiniteWidth,
+    finite_prediction,
+)
 
 __all__ = [
     "Expansion",

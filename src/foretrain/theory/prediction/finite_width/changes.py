@@ -19,8 +19,7 @@ from foretrain.support.errors import NotSupportedError
 from foretrain.theory.flow import flow
 from foretrain.theory.prediction.finite_width.mean import mean_terms, pairs_of_errors, projection
 from foretrain.theory.prediction.finite_width.projectors import Plan
-from foretrain.theory.prediction.finite_width.store import Store
-from foretrain.theory.prediction.finite_width.tensors import Places
+from foretrain.theory.prediction.finite_width.tensors import Places, Store
 
 if TYPE_CHECKING:
     import xarray as xr

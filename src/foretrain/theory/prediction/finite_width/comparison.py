@@ -19,16 +19,16 @@ from foretrain.theory.architecture import MLP
 from foretrain.theory.prediction.bayes.finite_width import finite_bayes_prediction
 from foretrain.theory.prediction.bayes.posterior import bayes_equivalent_rates
 from foretrain.theory.prediction.finite_width.changes import dntk_of_the_book
-from foretrain.theory.prediction.finite_width.mean import bracket, errors_of
-from foretrain.theory.prediction.finite_width.projectors import Algorithm, plan_of
-from foretrain.theory.prediction.finite_width.result import labelled_terms
-from foretrain.theory.prediction.finite_width.training import FiniteWidth
-from foretrain.theory.prediction.finite_width.weights import (
+from foretrain.theory.prediction.finite_width.mean import (
+    bracket,
     dntk_weights,
+    errors_of,
     second_differential_weights,
     variance_weights,
 )
-from foretrain.theory.prediction.result import labelled_tests
+from foretrain.theory.prediction.finite_width.projectors import Algorithm, plan_of
+from foretrain.theory.prediction.finite_width.training import FiniteWidth, labelled_terms
+from foretrain.theory.prediction.predicted_outputs import labelled_tests
 
 if TYPE_CHECKING:
     import xarray as xr

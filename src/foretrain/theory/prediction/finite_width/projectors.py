@@ -24,7 +24,7 @@ from foretrain.support.arguments import not_negative, positive, real_array
 from foretrain.support.errors import InputError, unknown_name
 from foretrain.theory.arguments import whole
 from foretrain.theory.prediction.infinite_width.gradient_descent import LearningRates
-from foretrain.theory.prediction.result import FiniteAlgorithm
+from foretrain.theory.prediction.predicted_outputs import FiniteAlgorithm
 
 
 @dataclass(frozen=True)

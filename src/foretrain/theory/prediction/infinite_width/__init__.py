@@ -11,16 +11,6 @@
 ``hidden_update``                how much the last hidden layer moves in one step, of order 1/width
 """
 
-from foretrain.theory.prediction.infinite_width.algorithms import (
-    Outputs,
-    Update,
-    end_states,
-    generalized_squared_error,
-    newton_step,
-    newton_update,
-    single_samples,
-    train_outputs,
-)
 from foretrain.theory.prediction.infinite_width.between_two_inputs import (
     TangentSeries,
     TwoOutputs,
@@ -40,7 +30,15 @@ from foretrain.theory.prediction.infinite_width.cross_entropy import (
 from foretrain.theory.prediction.infinite_width.gradient_descent import (
     GradientDescent,
     LearningRates,
+    Outputs,
+    Update,
+    end_states,
+    generalized_squared_error,
     gradient_descent_prediction,
+    newton_step,
+    newton_update,
+    single_samples,
+    train_outputs,
 )
 from foretrain.theory.prediction.infinite_width.hidden_updates import HiddenUpdate, hidden_update
 from foretrain.theory.prediction.infinite_width.losses import (
@@ -55,23 +53,21 @@ from foretrain.theory.prediction.infinite_width.losses import (
     smooth_labels,
 )
 from foretrain.theory.prediction.infinite_width.one_training_input import (
-    OneTrainingInput,
-    nearby_training,
-    one_training_input,
-    propagate_tangent,
-    tangent_angles,
-)
-from foretrain.theory.prediction.infinite_width.robustness_laws import (
     SCALE_INVARIANT_LIMITS,
+    OneTrainingInput,
     RobustHyperparameters,
     class_robustness,
     constant_rate_robustness,
     constant_rate_robustness_as_printed,
     linear_robustness,
+    nearby_training,
+    one_training_input,
+    propagate_tangent,
     robust_hyperparameters,
+    tangent_angles,
 )
 from foretrain.theory.prediction.kernels import OutputKernels, output_kernels
-from foretrain.theory.prediction.result import Prediction
+from foretrain.theory.prediction.predicted_outputs import Prediction
 
 __all__ = [
     "CROSS_ENTROPY",

@@ -27,7 +27,7 @@ from foretrain.support.progress import track
 from foretrain.theory.architecture import MLP
 from foretrain.theory.arguments import two_inputs
 from foretrain.theory.prediction.infinite_width.gradient_descent import gradient_descent_prediction
-from foretrain.theory.prediction.result import Prediction
+from foretrain.theory.prediction.predicted_outputs import Prediction
 
 Array = NDArray[np.float64]
 

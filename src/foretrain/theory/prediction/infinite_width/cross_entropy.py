@@ -33,7 +33,7 @@ from foretrain.theory.prediction.infinite_width.losses import (
     expected_loss,
 )
 from foretrain.theory.prediction.kernels import OutputKernels, Spread, check_spread, output_kernels
-from foretrain.theory.prediction.result import (
+from foretrain.theory.prediction.predicted_outputs import (
     Descent,
     PredictedOutputs,
     labelled_mean,

@@ -21,7 +21,7 @@ from foretrain.support.seeds import Seed, generator
 from foretrain.theory.arguments import check_targets
 from foretrain.theory.ensembles.networks import check_draws
 from foretrain.theory.prediction.cholesky import square_root
-from foretrain.theory.prediction.result import PredictedOutputs
+from foretrain.theory.prediction.predicted_outputs import PredictedOutputs
 
 Array = NDArray[np.float64]
 

@@ -10,22 +10,23 @@
 vertex.py and shifts.py have the four-point vertex on chosen pairs, and what it does to a posterior.
 """
 
-from foretrain.theory.prediction.bayes.finite_width.book import book_posterior_mean, hebbian_variance
-from foretrain.theory.prediction.bayes.finite_width.evidence import (
-    FiniteEvidence,
-    finite_bayes_factor,
-    finite_evidence_scan,
-    finite_log_evidence,
-)
 from foretrain.theory.prediction.bayes.finite_width.importance import (
     ImportancePosterior,
     importance_posterior,
 )
 from foretrain.theory.prediction.bayes.finite_width.posterior import (
     FiniteBayesPrediction,
+    FiniteEvidence,
+    finite_bayes_factor,
     finite_bayes_prediction,
+    finite_evidence_scan,
+    finite_log_evidence,
 )
-from foretrain.theory.prediction.bayes.finite_width.representation import representation_shift
+from foretrain.theory.prediction.bayes.finite_width.representation import (
+    book_posterior_mean,
+    hebbian_variance,
+    representation_shift,
+)
 
 __all__ = [
     "FiniteBayesPrediction",

@@ -25,7 +25,7 @@ from foretrain.support.user_warnings import warn_user
 from foretrain.theory.architecture import MLP
 from foretrain.theory.ensembles.moments import BATCHES, BatchSums
 from foretrain.theory.ensembles.sampling import Ensemble
-from foretrain.theory.prediction.bayes.finite_width.observed import Observed, observe
+from foretrain.theory.prediction.bayes.finite_width.shifts import Observed, observe
 
 if TYPE_CHECKING:
     import xarray as xr

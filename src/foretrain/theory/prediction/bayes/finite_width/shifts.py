@@ -1,27 +1,29 @@
 """Order 1/n of the posterior and of the evidence, from the four-point vertex.
 
-Mean and covariance to order 1/n are those of the kernel K + Q/n at first order in Q = G1 + (1/2) V:M - E with
-E_ab = V_(ac)(bd) P^cd (the residual form of (6.88)): for a test input b, barred indices b - phi a with
-phi = K_BA P, the mean moves by Q_(bar b)a u^a / n and the covariance of an output by Q_(bar b)(bar b') / n. Means
-of different networks scatter, which adds V_(bar b a)(bar b' c) u_i^a u_j^c / n, the only covariance between outputs
-(6.89).
+Training data enter through P = K_AA^-1, u = P y and M = sum_i u_i u_i^T - n_L P. Mean and covariance to order 1/n are
+those of the kernel K + Q/n at first order in Q = G1 + (1/2) V:M - E with E_ab = V_(ac)(bd) P^cd (the residual form of
+(6.88)): for a test input b, barred indices b - phi a with phi = K_BA P, the mean moves by Q_(bar b)a u^a / n and the
+covariance of an output by Q_(bar b)(bar b') / n. Means of different networks scatter, which adds
+V_(bar b a)(bar b' c) u_i^a u_j^c / n, the only covariance between outputs (6.89).
 All this is linear in V: where V is sampled, independent runs give the standard error.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from foretrain.support.errors import InputError
+from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.progress import track
 from foretrain.support.seeds import Seed, spawn
-from foretrain.theory.arguments import MOST_DRAWS
+from foretrain.theory.architecture import MLP, check_network
+from foretrain.theory.arguments import MOST_DRAWS, check_targets
 from foretrain.theory.flow.contractions import exact_seconds
-from foretrain.theory.prediction.bayes.finite_width.observed import Observed
 from foretrain.theory.prediction.bayes.finite_width.vertex import (
     Block,
     Covariance,
@@ -32,13 +34,89 @@ from foretrain.theory.prediction.bayes.finite_width.vertex import (
     hidden_layers,
     vertices,
 )
-from foretrain.theory.prediction.kernels import Spread
+from foretrain.theory.prediction.bayes.posterior import log_density
+from foretrain.theory.prediction.cholesky import CholeskyFactor, check_noise, factorise
+from foretrain.theory.prediction.kernels import Spread, kernel
 from foretrain.theory.recursions.contraction import on_pairs
 from foretrain.theory.recursions.pair_blocks import MetricCorrection
 from foretrain.theory.recursions.pairs import Pairs
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.intp]
+
+
+@dataclass(frozen=True, eq=False)
+class Observed:
+    """Training inputs A with targets (A, outputs), and the factor of their kernel, noise included."""
+
+    mlp: MLP
+    inputs: Array
+    targets: Array
+    noise: float
+    factor: CholeskyFactor
+
+    @property
+    def inverse_width(self) -> float:
+        """1 / n_{L-1}; zero without a hidden layer, where infinite width is exact."""
+        return 1.0 / self.mlp.hidden_widths[-1] if self.mlp.hidden_widths else 0.0
+
+    @cached_property
+    def P(self) -> Array:
+        """The inverse of the kernel: (A, A)."""
+        inverse = self.factor.solve(np.eye(len(self.inputs)))
+        return np.asarray((inverse + inverse.T) / 2)
+
+    @cached_property
+    def u(self) -> Array:
+        """P y: (A, outputs)."""
+        return self.factor.solve(self.targets)
+
+    @cached_property
+    def M(self) -> Array:
+        """Twice the gradient of the infinite-width log evidence with respect to the kernel: (A, A)."""
+        return np.asarray(self.u @ self.u.T - self.mlp.n_out * self.P)
+
+    @property
+    def infinite_log_evidence(self) -> float:
+        """log p(y_A) at infinite width (6.34)."""
+        return log_density(self.factor, self.targets)
+
+    def test_inputs(self, X: ArrayLike) -> Array:
+        """Test inputs with as many components as the training inputs, or an error."""
+        tests = self.mlp.check_inputs(X, "X_test")
+        if tests.shape[1] != self.inputs.shape[1]:
+            raise InputError(
+                f"training inputs have {self.inputs.shape[1]} components and test inputs {tests.shape[1]}: give the "
+                "same number."
+            )
+        return tests
+
+
+def observe(mlp: MLP, X: ArrayLike, Y: ArrayLike, noise: float, name: str = "X_train") -> Observed:
+    """Checked training data, with their kernel factorised; errors call the inputs ``name``, X or X_train."""
+    check_plain(mlp)
+    inputs = mlp.check_inputs(X, name)
+    targets, noise = check_targets(Y, len(inputs), mlp.n_out, name.replace("X", "Y")), check_noise(noise)
+    found = Observed(mlp, inputs, targets, noise, factorise(kernel(mlp, inputs), noise))
+    with np.errstate(over="ignore", invalid="ignore"):  # corrections contain fourth powers of targets
+        finite = np.isfinite(np.sum(found.M**2))
+    if not finite:
+        raise InputError(
+            f"targets up to {np.abs(targets).max():.1g} are too large for a density of finite numbers: rescale "
+            "them, or leave out training inputs that are nearly alike."
+        )
+    return found
+
+
+def check_plain(mlp: MLP) -> None:
+    """An error if the network is none, or has skip connections."""
+    check_network(mlp)
+    if mlp.is_residual:
+        raise NotSupportedError(
+            "Bayesian learning at finite width is known for networks without skip connections only: use "
+            "bayes_prediction for infinite width, or leave `gamma` out."
+        )
+
 
 PARTS = ("wiring", "trace", "exchange", "metric", "rest", "total")
 """Of Q: V:(sum_i u_i u_i^T) / 2, -n_L V:P / 2, -E and G1; the sum of the last three, and of all four."""

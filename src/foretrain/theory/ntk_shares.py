@@ -1,13 +1,27 @@
-"""Terms of the tangent kernel by layer and group (9.28), and which factors explode or vanish (9.87)-(9.93)."""
+"""What every layer and parameter group contributes to the tangent kernel of the output, and whether that is fair.
+
+The infinite-width tangent kernel is a sum over layers and groups (9.28): biases of layer l give lambda_b P and its
+weights lambda_W G P, with the signals G = <s s> of the layer before (x.x / n_0 at layer 1) and the growth
+P = prod (gamma^2 + C_W <s' s'>) from layer l to the output, entry by entry in the inputs. The equivalence principle
+asks that all of them be of the same order (section 9.4).
+
+``shares``         the terms and their part of the whole
+``equivalence``    how they scale with the layer, and a verdict
+``gradients``      the factors of a gradient that may explode or vanish (9.87)-(9.93)
+``diagonal``       G, P and both susceptibilities of each input with itself; ``contributions`` makes the terms of them
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from foretrain.support.answers import labelled
+from foretrain.support.answers import Result, labelled
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.memory import require_memory
 from foretrain.support.progress import track
@@ -20,6 +34,7 @@ if TYPE_CHECKING:
     import xarray as xr
 
 Array = NDArray[np.float64]
+
 
 GROUPS = ("bias", "weight")
 
@@ -57,7 +72,7 @@ def shares(mlp: MLP, X: ArrayLike, tolerance: float = 1e-10) -> xr.Dataset:
     found = _pair_factors(mlp, inputs, tolerance)
     terms = contributions(mlp, found)
     total = terms.sum(axis=(0, 1))
-    refuse_no_kernel(np.diagonal(total))
+    _refuse_no_kernel(np.diagonal(total))
     warn_of_kinks(mlp, inputs_on_kinks(mlp, inputs))
     with np.errstate(divide="ignore", invalid="ignore"):
         parts = terms / total
@@ -76,7 +91,7 @@ def shares(mlp: MLP, X: ArrayLike, tolerance: float = 1e-10) -> xr.Dataset:
     )
 
 
-def refuse_no_kernel(kernel: Array) -> None:
+def _refuse_no_kernel(kernel: Array) -> None:
     """An error where the tangent kernel of an input with itself has no parts to speak of."""
     if not (np.isfinite(kernel) & (kernel > 0)).all():
         raise InputError(
@@ -212,3 +227,130 @@ def _last_rate(ratios: Array) -> float:
     usable = np.isfinite(ratios) & (ratios > 0)
     rates = [np.log(column[chosen][-1]) for column, chosen in zip(ratios.T, usable.T) if chosen.any()]
     return float(np.mean(rates)) if rates else 0.0
+
+
+_FAIR_SPREAD = 10.0
+_FAIR_EXPONENT = 0.25
+
+
+@dataclass(frozen=True, repr=False)
+class GroupScaling(Result):
+    """How the contributions of one group, averaged over inputs, run with the layer."""
+
+    also = ("is_fair",)
+    total: float  # the group's part of Theta
+    exponent: float  # of share ~ layer^exponent, fitted; nan with fewer than two layers that learn
+    rate: float  # of share ~ e^(rate layer), fitted
+    is_exponential: bool  # which of the two fits better
+    spread: float  # largest over smallest share of the layers that learn; infinite if some are starved
+    dominant: tuple[int, ...]  # fewest layers that together hold half of the group, in order of share
+    starved: tuple[int, ...] = ()  # layers with a positive learning rate that contribute nothing
+
+    @property
+    def is_fair(self) -> bool:
+        """Whether all layers contribute at one order: no power of the layer and no large spread."""
+        return self.spread <= _FAIR_SPREAD and not abs(self.exponent) > _FAIR_EXPONENT
+
+
+@dataclass(frozen=True, repr=False)
+class Equivalence(Result):
+    """The equivalence principle put to one network and its inputs (section 9.4)."""
+
+    also = ("holds",)
+    bias: GroupScaling
+    weight: GroupScaling
+    sentence: str
+
+    @property
+    def holds(self) -> bool:
+        """Whether layers within each group, and both groups, contribute at one order."""
+        return self.bias.is_fair and self.weight.is_fair and _groups_fair(self.bias, self.weight)
+
+
+def equivalence(mlp: MLP, X: ArrayLike) -> Equivalence:
+    """Whether every layer and group contributes to the tangent kernel at the same order, from its diagonal.
+
+    Contributions are averaged over inputs. Layers whose learning rate is zero count as left out on purpose.
+
+    Examples
+    --------
+    >>> equivalence(MLP.critical("tanh", depth=100, width=50), [[1.0]]).holds
+    True
+    >>> equivalence(MLP("tanh", depth=100, width=50), [[1.0]]).bias.dominant[0]
+    100
+    """
+    check_network(mlp)
+    inputs = mlp.check_inputs(X)
+    terms = contributions(mlp, diagonal(mlp, inputs).factors)
+    total = terms.sum(axis=(0, 1))
+    _refuse_no_kernel(total)
+    warn_of_kinks(mlp, inputs_on_kinks(mlp, inputs))
+    parts = terms.mean(axis=2) / total.mean()
+    bias, weight = (_scaling(parts[:, g], rates) for g, rates in enumerate((mlp.lambda_b, mlp.lambda_W)))
+    return Equivalence(bias, weight, _verdict(bias, weight, mlp.depth))
+
+
+def _scaling(parts: Array, rates: Sequence[float]) -> GroupScaling:
+    learning = np.flatnonzero(parts > 0)
+    starved = tuple(int(layer) + 1 for layer in np.flatnonzero((parts == 0) & (np.asarray(rates) > 0)))
+    total = float(parts.sum())
+    if not learning.size:
+        return GroupScaling(total, math.nan, math.nan, False, math.inf if starved else 1.0, (), starved)
+    found, layers = parts[learning], learning.astype(np.float64) + 1
+    exponent, off_power = _slope(np.log(layers), np.log(found))
+    rate, off_exponential = _slope(layers, np.log(found))
+    order = np.argsort(-parts, kind="stable")
+    count = int(np.searchsorted(np.cumsum(parts[order]), total / 2 * (1 - 1e-12))) + 1
+    dominant = tuple(int(layer) + 1 for layer in order[:count])
+    spread = math.inf if starved else float(found.max() / found.min())
+    return GroupScaling(total, exponent, rate, off_exponential < off_power, spread, dominant, starved)
+
+
+def _slope(x: Array, y: Array) -> tuple[float, float]:
+    """Slope of a straight line through points, and the sum of squares that it leaves."""
+    if len(x) < 2:
+        return math.nan, math.nan
+    slope, offset = np.polyfit(x, y, 1)
+    return float(slope), float(np.sum((y - offset - slope * x) ** 2))
+
+
+def _groups_fair(bias: GroupScaling, weight: GroupScaling) -> bool:
+    totals = bias.total, weight.total
+    return min(totals) == 0 or abs(math.log(bias.total / weight.total)) <= math.log(_FAIR_SPREAD)
+
+
+def _verdict(bias: GroupScaling, weight: GroupScaling, depth: int) -> str:
+    both = (("biases", bias), ("weights", weight))
+    problems = [_unfair(name, group, depth) for name, group in both if not group.is_fair]
+    if not _groups_fair(bias, weight):
+        ahead, other = ("biases", weight) if bias.total > weight.total else ("weights", bias)
+        problems.append(f"{ahead} leave the other group {other.total:.2g} of the tangent kernel")
+    if not problems:
+        return (
+            f"all layers contribute at the same order (largest over smallest share: biases {bias.spread:.3g}, "
+            f"weights {weight.spread:.3g}; of the tangent kernel biases have {bias.total:.0%}, weights "
+            f"{weight.total:.0%})."
+        )
+    cure = "use foretrain.theory.learning_rates.recommended"
+    if any(group.starved for _, group in both):
+        cure = "leave out inputs that are zero, or take the critical C_b and C_W of foretrain.criticality"
+    return "; ".join(problems) + f": {cure}."
+
+
+def _unfair(name: str, group: GroupScaling, depth: int) -> str:
+    parts = []
+    if group.starved:
+        parts.append(
+            f"{name} of {_range(group.starved)} learn but contribute nothing, because no signal passes"
+        )
+    if not math.isnan(group.exponent):
+        law = f"e^({group.rate:.2g} layer)" if group.is_exponential else f"layer^{group.exponent:.2g}"
+        parts.append(
+            f"shares of {name} run as {law} with largest over smallest {group.spread:.3g}, half of them in "
+            f"{len(group.dominant)} of {depth} layers ({_range(group.dominant)})"
+        )
+    return "; ".join(parts)
+
+
+def _range(layers: tuple[int, ...]) -> str:
+    return f"layers {min(layers)} to {max(layers)}" if len(layers) > 1 else f"layer {layers[0]}"

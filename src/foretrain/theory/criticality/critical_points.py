@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from foretrain.theory.architecture import MLP
 
+
 UniversalityClass = Literal["scale-invariant", "K*=0", "half-stable", "none"]
 
 

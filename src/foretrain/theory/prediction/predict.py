@@ -23,9 +23,10 @@ from foretrain.theory.prediction.infinite_width.losses import (
     smooth_labels,
 )
 from foretrain.theory.prediction.kernels import Spread, check_spread
-from foretrain.theory.prediction.result import Algorithm, Descent, PredictedOutputs
+from foretrain.theory.prediction.predicted_outputs import Algorithm, Descent, PredictedOutputs
 
 Array = NDArray[np.float64]
+
 Regime = Literal["infinite", "finite"]
 Learner = Literal["gradient_descent", "bayes"]
 LossName = Literal["squared_error", "cross_entropy"]
