@@ -13,6 +13,7 @@ from trained_network import TANH, X, Y
 import foretrain as ft
 from foretrain.support.errors import AccuracyWarning, InputError, NotEnoughMemoryError, NotSupportedError
 from foretrain.theory.gradient_step import ensemble_step
+from foretrain.theory.prediction.algorithms import Descent, GradientFlow, named_algorithm
 from foretrain.theory.prediction.bayes import bayes_equivalent_rates, bayes_prediction
 from foretrain.theory.prediction.infinite_width import (
     CROSS_ENTROPY,
@@ -195,7 +196,7 @@ def test_rates_say_where_steps_converge(training: GradientDescent) -> None:
     assert slowest[1] < min(slowest[0], slowest[2])
     for time in (None, 3):
         with pytest.raises(InputError, match=r"2 / lambda_max = 1\.54.* 1\.08"):
-            gradient_descent_prediction(TANH, X[:3], Y, X[3:], eta=1.55, time=time)
+            gradient_descent_prediction(TANH, X[:3], Y, X[3:], Descent(1.55, time))
 
 
 def test_one_network_ends_where_newton_and_iteration_put_it(training: GradientDescent) -> None:
@@ -268,9 +269,9 @@ def test_jitter_is_reported_and_harmless() -> None:
     assert found.covariance.values == pytest.approx(apart.covariance.values, abs=1e-6)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        late = gradient_descent_prediction(mlp, doubled, targets, X[3:], algorithm="flow", time=300.0)
+        late = gradient_descent_prediction(mlp, doubled, targets, X[3:], GradientFlow(300.0))
     assert late.mean.values == pytest.approx(apart.mean.values, abs=1e-9)
-    stepped = gradient_descent_prediction(mlp, doubled, targets, X[3:], time=400)
+    stepped = gradient_descent_prediction(mlp, doubled, targets, X[3:], Descent(steps=400))
     assert stepped.mean.values == pytest.approx(apart.mean.values, abs=1e-9)
 
 
@@ -279,7 +280,7 @@ def test_linear_network_interpolates_linearly() -> None:
     rng = np.random.default_rng(5)
     inputs, targets = rng.normal(size=(6, 2)), rng.normal(size=6)
     mlp = ft.MLP("linear", depth=3, width=50, C_W=1.0)
-    found = gradient_descent_prediction(mlp, inputs, targets, X[:2, :2], algorithm="flow", time=1e6)
+    found = gradient_descent_prediction(mlp, inputs, targets, X[:2, :2], GradientFlow(1e6))
     features = np.column_stack([np.ones(6), inputs])
     weights = np.linalg.lstsq(features, targets, rcond=None)[0]
     assert found.mean.values.ravel() == pytest.approx(weights[0] + X[:2, :2] @ weights[1:], rel=1e-6)
@@ -300,16 +301,18 @@ def test_labels_and_repr(training: GradientDescent) -> None:
 def test_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError, match="did you mean 'newton'"):
         gradient_descent_prediction(TANH, X[:3], Y, X[3:], algorithm="newtons")  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="whole numbers"):
-        gradient_descent_prediction(TANH, X[:3], Y, X[3:], time=1.5)
+    with pytest.raises(InputError, match=r"steps is 1\.5"):
+        gradient_descent_prediction(TANH, X[:3], Y, X[3:], Descent(steps=1.5))  # type: ignore[arg-type]
     with pytest.raises(InputError, match="not negative"):
-        gradient_descent_prediction(TANH, X[:3], Y, X[3:], algorithm="flow", time=-1.0)
+        gradient_descent_prediction(TANH, X[:3], Y, X[3:], GradientFlow(-1.0))
     with pytest.raises(InputError, match="eta is 0"):
-        gradient_descent_prediction(TANH, X[:3], Y, X[3:], eta=0, time=3)
+        gradient_descent_prediction(TANH, X[:3], Y, X[3:], Descent(0, 3))
     with pytest.raises(InputError, match="one number"):
-        gradient_descent_prediction(TANH, X[:3], Y, X[3:], algorithm="flow", time=[1.0, 2.0])  # type: ignore[arg-type]
+        gradient_descent_prediction(TANH, X[:3], Y, X[3:], GradientFlow([1.0, 2.0]))  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="ends at once"):
+        named_algorithm("newton", time=3)
     with pytest.raises(InputError, match="eta and time"):
-        gradient_descent_prediction(TANH, X[:3], Y, X[3:], algorithm="newton", time=3)
+        named_algorithm(GradientFlow(2.0), eta=0.1)
     with pytest.raises(InputError, match="Y_train has shape"):
         gradient_descent_prediction(TANH, X[:3], Y[:2], X[3:])
     with pytest.raises(InputError, match="n_in is 3"):
@@ -317,7 +320,9 @@ def test_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError, match="nothing is learned"):
         gradient_descent_prediction(TANH.replace(lambda_b=0.0, lambda_W=0.0), X[:3], Y, X[3:])
     with pytest.raises(InputError, match="nothing is learned"):
-        gradient_descent_prediction(TANH.replace(lambda_b=0.0, lambda_W=0.0), X[:3], Y, X[3:], time=2)
+        gradient_descent_prediction(
+            TANH.replace(lambda_b=0.0, lambda_W=0.0), X[:3], Y, X[3:], Descent(steps=2)
+        )
     with pytest.raises(NotSupportedError, match="jumps"):
         output_kernels(ft.MLP("perceptron", depth=3, width=10), X)
     with pytest.raises(InputError, match="two square matrices"):

@@ -11,6 +11,7 @@ from trained_network import TANH, X, Y
 
 import foretrain as ft
 from foretrain.support.errors import InputError, NotSupportedError
+from foretrain.theory.prediction.algorithms import Descent, GradientFlow
 from foretrain.theory.prediction.infinite_width import (
     CROSS_ENTROPY,
     SQUARED_ERROR,
@@ -153,18 +154,16 @@ def test_ensemble_at_the_end_of_cross_entropy() -> None:
 
 
 def test_cross_entropy_at_finite_times() -> None:
-    flow = cross_entropy_prediction(THREE, X[:3], P, X[3:], time=0.6, draws=200, seed=7)
-    steps = cross_entropy_prediction(
-        THREE, X[:3], P, X[3:], algorithm="gradient_descent", eta=0.01, time=60, draws=200, seed=7
-    )
+    flow = cross_entropy_prediction(THREE, X[:3], P, X[3:], GradientFlow(0.6), draws=200, seed=7)
+    steps = cross_entropy_prediction(THREE, X[:3], P, X[3:], Descent(0.01, 60), draws=200, seed=7)
     assert steps.mean.values == pytest.approx(flow.mean.values, abs=0.01)
     assert steps.covariance.values == pytest.approx(flow.covariance.values, abs=0.01)
-    before = cross_entropy_prediction(THREE, X[:3], np.eye(3), X[3:], time=0.0, draws=2000, seed=8)
+    before = cross_entropy_prediction(THREE, X[:3], np.eye(3), X[3:], GradientFlow(0.0), draws=2000, seed=8)
     kernels = output_kernels(THREE, X[:3], X[3:])
     K = np.diagonal(kernels.K_test)
     assert (np.abs(np.diagonal(before.covariance) - K) < 4 * K * np.sqrt(2 / 6000)).all()
     assert (np.abs(before.between_outputs) < 4 * K.max() / np.sqrt(6000)).all()
-    again = cross_entropy_prediction(THREE, X[:3], np.eye(3), X[3:], time=0.0, draws=2000, seed=8)
+    again = cross_entropy_prediction(THREE, X[:3], np.eye(3), X[3:], GradientFlow(0.0), draws=2000, seed=8)
     assert np.array_equal(before.mean, again.mean)
     assert "after flow time 0" in repr(before)
 
@@ -175,7 +174,7 @@ def test_cross_entropy_refuses() -> None:
     with pytest.raises(InputError, match="must be probabilities"):
         cross_entropy_prediction(THREE, X[:3], 2 * P, X[3:])
     with pytest.raises(InputError, match="4 / lambda_max"):
-        cross_entropy_prediction(THREE, X[:3], P, X[3:], algorithm="gradient_descent", eta=4.0, time=3)
+        cross_entropy_prediction(THREE, X[:3], P, X[3:], Descent(4.0, 3))
     with pytest.raises(InputError, match="one output"):
         cross_entropy_prediction(TANH.replace(n_out=1), X[:3], np.ones(3), X[3:])
     with pytest.raises(InputError, match="unknown algorithm"):

@@ -14,6 +14,7 @@ from foretrain.support.errors import InputError, unknown_name
 from foretrain.support.seeds import Seed
 from foretrain.theory.architecture import MLP, FloatArray, check_network
 from foretrain.theory.arguments import check_targets, whole
+from foretrain.theory.prediction.algorithms import named_algorithm
 from foretrain.theory.prediction.bayes import bayes_equivalent_rates, condition
 from foretrain.theory.prediction.cholesky import check_noise
 from foretrain.theory.prediction.infinite_width import (
@@ -144,7 +145,9 @@ def _law(kernels: OutputKernels, training: Training, seed: Seed) -> Law:
 def _squared_error(kernels: OutputKernels, training: Training) -> Law:
     """(10.40), (10.41), or at a finite time; the mean for unit targets is P."""
     found, unit = (
-        GradientDescent(kernels, targets).after(training.time, training.algorithm, training.eta)
+        GradientDescent(kernels, targets).after(
+            named_algorithm(training.algorithm, training.eta, training.time)
+        )
         for targets in (training.targets, np.eye(kernels.training))
     )
     if training.time is None and found.jitter:

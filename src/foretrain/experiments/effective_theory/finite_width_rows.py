@@ -10,7 +10,7 @@ from foretrain.compare.judging.ladder import extrapolation_weights
 from foretrain.experiments.judgements import agreement_rows, computed_row, limit_row, measured_row, rows_of
 from foretrain.experiments.registry import Row
 from foretrain.theory.architecture import FloatArray
-from foretrain.theory.prediction.finite_width.projectors import Clock, course_of
+from foretrain.theory.prediction.algorithms import Clock, course_of
 
 INTERACTION = "interaction of output 0 at 0"
 _NEAR = 2.0  # standard errors

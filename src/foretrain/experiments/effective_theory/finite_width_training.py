@@ -194,11 +194,12 @@ def _dataset(comparisons: dict[str, FiniteComparison]) -> xarray.Dataset:
 
 def _printed() -> dict[str, Any]:
     """n times two parts for ``SIN`` by the formulas as they are printed."""
+    from foretrain.theory.prediction.algorithms import named_algorithm
     from foretrain.theory.prediction.finite_width import FiniteWidth, terms_as_printed
 
     mlp = SIN.mlp(1024)
     ensemble = FiniteWidth.of(mlp, *SIN.data, spread="none")
-    terms = terms_as_printed(ensemble, SIN.algorithm, _eta(SIN, mlp))
+    terms = terms_as_printed(ensemble, named_algorithm(SIN.algorithm, _eta(SIN, mlp)))
     n = {name: 1024 * float(term.values[0, 0]) for name, term in terms.items()}
     return {
         "printed_interaction": n["dntk"] + n["ddntk_1"] + n["ddntk_2"],

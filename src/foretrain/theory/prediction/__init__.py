@@ -1,6 +1,7 @@
 """What a trained model predicts.
 
-``entry``           :func:`foretrain.predict`, one door to all of them
+``predict``         :func:`foretrain.predict`, one door to all of them
+``algorithms``      how they are trained, as values: steps, flow, two-step, Newton's method
 ``infinite_width``  networks of infinite width trained by gradient descent: outputs, losses, generalization
 ``finite_width``    the same to order 1/n: mean by origin, change of the tangent kernel, one given network
 ``bayes``           posterior, evidence and scans of hyperparameters, at infinite width and to order 1/n
@@ -11,7 +12,15 @@
 from importlib import import_module
 from typing import Any
 
-_ROOMS = ("bayes", "entry", "finite_width", "infinite_width", "linear_models", "nearly_kernel")
+_ROOMS = (
+    "algorithms",
+    "bayes",
+    "finite_width",
+    "infinite_width",
+    "linear_models",
+    "nearly_kernel",
+    "predict",
+)
 
 __all__ = list(_ROOMS)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -12,6 +13,7 @@ from foretrain.support.errors import InputError, unknown_name
 from foretrain.support.seeds import Seed, generator
 from foretrain.theory.architecture import MLP, check_network
 from foretrain.theory.arguments import check_targets
+from foretrain.theory.prediction.algorithms import Algorithm, AlgorithmName, named_algorithm
 from foretrain.theory.prediction.bayes.posterior import bayes_prediction
 from foretrain.theory.prediction.cholesky import check_noise
 from foretrain.theory.prediction.infinite_width.cross_entropy import cross_entropy_prediction
@@ -23,7 +25,7 @@ from foretrain.theory.prediction.infinite_width.losses import (
     smooth_labels,
 )
 from foretrain.theory.prediction.kernels import Spread, check_spread
-from foretrain.theory.prediction.predicted_outputs import Algorithm, Descent, PredictedOutputs
+from foretrain.theory.prediction.predicted_outputs import PredictedOutputs
 
 Array = NDArray[np.float64]
 
@@ -32,7 +34,14 @@ Learner = Literal["gradient_descent", "bayes"]
 LossName = Literal["squared_error", "cross_entropy"]
 
 _DRAWS = 1000
-_AT_ONCE = ("two_step", "newton")  # algorithms that are done after one or two steps
+
+
+@dataclass(frozen=True)
+class Bayes:
+    """Exact inference: variance of independent ``noise`` on every target, and whether predictions include it."""
+
+    noise: float = 0.0
+    noisy_labels: bool = False
 
 
 def predict(
@@ -41,8 +50,8 @@ def predict(
     Y_train: ArrayLike,
     X_test: ArrayLike,
     regime: Regime = "infinite",
-    learner: Learner = "gradient_descent",
-    algorithm: Algorithm = "gradient_descent",
+    learner: Learner | Bayes = "gradient_descent",
+    algorithm: AlgorithmName | Algorithm = "gradient_descent",
     eta: float | None = None,
     time: float | None = None,
     *,
@@ -70,7 +79,8 @@ def predict(
         with the initialisation as prior.
     algorithm
         ``gradient_descent`` in steps, ``flow`` in continuous time, ``two_step`` or ``newton``. At infinite width all
-        end alike (10.33).
+        end alike (10.33). A value of :mod:`foretrain.theory.prediction.algorithms`, such as
+        ``GradientFlow(time=2.0)``, says its rate and time itself, as ``learner=Bayes(noise=0.1)`` its noise.
     eta
         Overall learning rate: of steps by default the best constant one, of the flow 1. It has no effect on
         ``two_step`` and ``newton``, which end in the same place at every rate.
@@ -111,6 +121,10 @@ def predict(
     array([[2.]])
     """
     check_network(mlp)
+    if isinstance(learner, Bayes):
+        if noise or noisy_labels:
+            raise InputError("`learner` says its noise itself: leave `noise` and `noisy_labels` out.")
+        noise, noisy_labels, learner = learner.noise, learner.noisy_labels, "bayes"
     _check_words(regime, learner, algorithm, loss)
     spread = check_spread(spread)
     eta = None if eta is None else positive("eta", eta)
@@ -124,64 +138,52 @@ def predict(
             "`learner='gradient_descent'` with `regime='finite'`."
         )
     found: PredictedOutputs
+    data: tuple[Any, ...] = (X_train, Y_train, X_test)
+    # What finite width needs is imported where it is used, so that predictions at infinite width do not wait for it.
     if learner == "bayes":
         _refuse_training(algorithm, eta, time, loss, label_smoothing)
-        given: dict[str, Any] = {"noise": noise, "spread": spread}
         if finite:
-            # Imported here, so that predictions at infinite width do not wait for it.
             from foretrain.theory.prediction.bayes.finite_width import finite_bayes_prediction
 
             if noisy_labels:
                 raise InputError("`noisy_labels` is for infinite width: add the noise to .variance yourself.")
-            found = finite_bayes_prediction(mlp, X_train, Y_train, X_test, draws=draws, seed=seed, **given)
+            found = finite_bayes_prediction(mlp, *data, noise=noise, spread=spread, draws=draws, seed=seed)
         else:
-            found = bayes_prediction(mlp, X_train, Y_train, X_test, noisy_labels=noisy_labels, **given)
+            found = bayes_prediction(mlp, *data, noise=noise, noisy_labels=noisy_labels, spread=spread)
     else:
         _refuse_noise(noise, noisy_labels)
-        if algorithm in _AT_ONCE:
-            if time is not None:
-                raise InputError(f"`algorithm` {algorithm!r} ends at once: leave `time` out.")
-            eta = None
-        # At infinite width every algorithm ends alike, so that those that end at once need no code of their own.
-        path: Descent = "flow" if algorithm in ("flow", *_AT_ONCE) else "gradient_descent"
+        way = named_algorithm(algorithm, eta, time)
         if finite and loss == "cross_entropy":
             raise InputError(
                 "`loss` is the cross-entropy, which is known at infinite width only: leave `regime` out, or "
                 "train on one output for each class with squared errors."
             )
-        targets = loss_targets(Y_train, mlp.n_out, loss, label_smoothing)
+        task = mlp, X_train, loss_targets(Y_train, mlp.n_out, loss, label_smoothing), X_test, way
         if loss == "cross_entropy":
             count = _DRAWS if draws is None else draws
-            found = cross_entropy_prediction(
-                mlp, X_train, targets, X_test, path, eta, time, count, seed, spread=spread
-            )
+            found = cross_entropy_prediction(*task, draws=count, seed=seed, spread=spread)
         elif finite:
-            from foretrain.theory.prediction.finite_width import finite_prediction
+            from foretrain.theory.prediction.finite_width.training import TOLERANCE, finite_prediction
 
-            if algorithm == "newton":
-                raise InputError(
-                    "Newton's method is known at infinite width only, and at finite width the algorithm matters: use "
-                    "`algorithm='two_step'`, which ends at once too."
-                )
-            given = {"spread": spread, "seed": seed, "draws": draws}
-            given |= {} if tolerance is None else {"tolerance": tolerance}
-            found = finite_prediction(mlp, X_train, targets, X_test, algorithm, eta, time, **given)
+            accuracy = TOLERANCE if tolerance is None else tolerance
+            found = finite_prediction(*task, spread=spread, seed=seed, draws=draws, tolerance=accuracy)
         else:
-            found = gradient_descent_prediction(mlp, X_train, targets, X_test, path, eta, time, spread=spread)
+            found = gradient_descent_prediction(*task, spread=spread)
     network = f"{mlp.activation.label}, depth {mlp.depth}"
-    data = (np.asarray(values) for values in (X_train, Y_train, X_test))
-    return found.about(*data, network=network, loss=loss)
+    return found.about(*map(np.asarray, data), network=network, loss=loss)
 
 
-def _check_words(regime: Regime, learner: Learner, algorithm: Algorithm, loss: LossName) -> None:
+def _check_words(
+    regime: Regime, learner: Learner, algorithm: AlgorithmName | Algorithm, loss: LossName
+) -> None:
     """An error for a word that is none of those known."""
     for kind, name, known in (
         ("regime", regime, Regime),
         ("learner", learner, Learner),
-        ("algorithm", algorithm, Algorithm),
+        ("algorithm", algorithm, AlgorithmName),
         ("loss", loss, LossName),
     ):
-        if name not in get_args(known):
+        if name not in get_args(known) and not isinstance(name, Algorithm):
             raise unknown_name(f"`{kind}`", str(name), get_args(known))
 
 
@@ -210,7 +212,11 @@ def class_probabilities(Y: ArrayLike, classes: int, smoothing: float | None = No
 
 
 def _refuse_training(
-    algorithm: Algorithm, eta: float | None, time: float | None, loss: LossName, smoothing: float | None
+    algorithm: AlgorithmName | Algorithm,
+    eta: float | None,
+    time: float | None,
+    loss: LossName,
+    smoothing: float | None,
 ) -> None:
     """What only training has."""
     if algorithm != "gradient_descent" or (eta, time) != (None, None):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,15 +28,6 @@ if TYPE_CHECKING:
     from foretrain.theory.prediction.infinite_width.losses import ExpectedLoss
 
 Array = NDArray[np.float64]
-
-Descent = Literal["gradient_descent", "flow"]
-"""In steps or in continuous time: what has a rate, and may be stopped before its end."""
-InfiniteAlgorithm = Literal[Descent, "newton"]
-"""Of squared errors at infinite width."""
-FiniteAlgorithm = Literal[Descent, "two_step"]
-"""Of squared errors at finite width, where the end depends on the algorithm."""
-Algorithm = Literal[Descent, "two_step", "newton"]
-"""All of them."""
 
 
 @dataclass(frozen=True, repr=False, eq=False)

@@ -11,6 +11,7 @@ from finite_width_values import X_TEST, X_TRAIN, Y_TWO, Y, network
 
 import foretrain as ft
 from foretrain.support.errors import AccuracyWarning, InputError, NotSupportedError
+from foretrain.theory.prediction.algorithms import Descent, GradientFlow
 from foretrain.theory.prediction.finite_width import FiniteWidth, finite_prediction
 from foretrain.theory.prediction.finite_width import tensors as stores
 
@@ -49,8 +50,8 @@ def unequal() -> FiniteWidth:
 
 def test_layers_of_different_width_rate_and_variance(unequal: FiniteWidth) -> None:
     for found, infinite, expected in (
-        (unequal.predict(eta=0.4), (-0.519184417, 0.774611242), AT_THE_END),
-        (unequal.predict(eta=0.4, time=4), (-0.371028725, 0.640924020), AFTER_FOUR_STEPS),
+        (unequal.predict(Descent(0.4)), (-0.519184417, 0.774611242), AT_THE_END),
+        (unequal.predict(Descent(0.4, 4)), (-0.371028725, 0.640924020), AFTER_FOUR_STEPS),
     ):
         np.testing.assert_allclose(found.infinite_mean[0], infinite, atol=2e-9)
         for name, values in expected.items():
@@ -58,7 +59,7 @@ def test_layers_of_different_width_rate_and_variance(unequal: FiniteWidth) -> No
 
 
 def test_their_kernel_moves_and_their_outputs_covary(unequal: FiniteWidth) -> None:
-    found = unequal.predict(eta=0.4)
+    found = unequal.predict(Descent(0.4))
     change = [(1.167250731, -0.753037634), (-0.846687267, 0.191827171)]
     np.testing.assert_allclose(70 * found.ntk_change[2, 1], change, atol=5e-8)
     added = [(1.234008566, -0.647376840), (-0.647376840, 0.691435169)]
@@ -115,11 +116,11 @@ def test_repeated_inputs_with_different_targets_learn_their_mean() -> None:
     twice = np.concatenate([X_TRAIN, X_TRAIN[:1]])
     same, mean = (np.concatenate([Y, Y[:1] + shift]) for shift in (0.0, 0.4))
     with pytest.warns(AccuracyWarning, match=r"different targets.*0\.2"):
-        found = finite_prediction(network(), twice, mean, X_TEST, eta=0.2)
+        found = finite_prediction(network(), twice, mean, X_TEST, Descent(0.2))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         expected = finite_prediction(
-            network(), twice, same + np.array([[0.2], [0.0], [0.2]]), X_TEST, eta=0.2
+            network(), twice, same + np.array([[0.2], [0.0], [0.2]]), X_TEST, Descent(0.2)
         )
     np.testing.assert_allclose(found.mean, expected.mean, rtol=1e-10)
 
@@ -135,7 +136,7 @@ def test_draws_that_all_agree_are_no_certainty() -> None:
 
 
 def test_text_shows_what_there_is() -> None:
-    late = finite_prediction(network(), X_TRAIN, Y, X_TEST, "flow", time=2.0, spread="none")
+    late = finite_prediction(network(), X_TRAIN, Y, X_TEST, GradientFlow(2.0), spread="none")
     assert "±" not in repr(late)
     assert "± spread" in repr(finite_prediction(network(), X_TRAIN, Y, X_TEST, spread="variance"))
     assert "without hidden layers" in repr(finite_prediction(ft.MLP("tanh", 1), X_TRAIN, Y, X_TEST))

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import foretrain as ft
+from foretrain.theory.prediction.algorithms import Plan, named_algorithm
 from foretrain.theory.prediction.finite_width import Projectors
 from foretrain.theory.prediction.finite_width.changes import Changes, covariance_parts
 from foretrain.theory.prediction.finite_width.mean import mean_terms
 from foretrain.theory.prediction.finite_width.one_network import OneNetwork
-from foretrain.theory.prediction.finite_width.projectors import Plan, plan_of
 from foretrain.theory.prediction.finite_width.tensors import ENTRIES, Store
 from foretrain.theory.prediction.infinite_width import OutputKernels
 
@@ -142,7 +142,7 @@ def test_sums_over_outputs_are_explicit_ones(outputs: int) -> None:
         + np.einsum("dabc,abcefg,efg->d", means["II"][:, legs, legs, legs], up["IIB"], cubic, optimize=True),
     }
     back = np.kron(given.Theta[TRAINED:, A], one) @ solved
-    found = mean_terms(store, given.y, Plan("", None, None, store.modes.values, projectors=Z))
+    found = mean_terms(store, given.y, Plan("", store.modes.values, projectors=Z))
     for name, value in raw.items():
         expected = value[TRAINED * outputs :] - back @ value[legs]
         np.testing.assert_allclose(found[name].ravel(), expected, rtol=1e-10, atol=1e-10, err_msg=name)
@@ -161,7 +161,7 @@ def test_change_of_the_kernel_is_the_mean_of_that_of_one_network(
     given = Ensemble(outputs, seed=2)
     store, means = given.store(), given.tensors()
     monkeypatch.setattr(Store, "pairs", lambda self, names: given.pairs())
-    plan = plan_of(algorithm, eta, time, store.modes.values)
+    plan = named_algorithm(algorithm, eta, time).plan(store.modes.values)
     found = Changes(store, given.y, plan).ntk_change().values
     z, one = np.zeros((SAMPLES, outputs)), np.eye(outputs)
     H = _by_sample(np.kron(given.Theta, one), outputs)
@@ -170,7 +170,7 @@ def test_change_of_the_kernel_is_the_mean_of_that_of_one_network(
 
     def change(start: np.ndarray, dH: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray:
         network = OneNetwork.of(start, given.y, H, dH, first, second)
-        return network.trained(algorithm, eta, time).ntk - H
+        return network.trained(named_algorithm(algorithm, eta, time)).ntk - H
 
     # E[eps eps] = K + y y: outputs at both signs of the columns of a root of K, for each output in turn.
     root = np.linalg.cholesky(given.K)
@@ -196,7 +196,7 @@ def test_covariance_is_summed_over_outputs(outputs: int, monkeypatch: pytest.Mon
     given, Z = Ensemble(outputs, seed=9), _random_projectors(np.random.default_rng(10))
     store, means, one = given.store(), given.tensors(), np.eye(outputs)
     monkeypatch.setattr(Store, "pairs", lambda self, names: given.pairs())
-    plan = Plan("", None, None, store.modes.values, projectors=Z)
+    plan = Plan("", store.modes.values, projectors=Z)
     found = covariance_parts(store, given.y, plan)
     legs, solved = slice(0, TRAINED * outputs), np.kron(np.linalg.inv(given.Theta[A, A]), one)
     y, K = given.y.ravel(), np.kron(given.K, one)
@@ -241,7 +241,7 @@ def test_interaction_on_the_way_is_the_mean_of_that_of_one_network(
     """The dNTK term at a finite time, from networks with dH = E[dH z_d] whose output d alone is moved."""
     given = Ensemble(outputs, seed=3)
     store, means = given.store(), given.tensors()
-    plan = plan_of(algorithm, eta, time, store.modes.values)
+    plan = named_algorithm(algorithm, eta, time).plan(store.modes.values)
     found = mean_terms(store, given.y, plan)
     H = _by_sample(np.kron(given.Theta, np.eye(outputs)), outputs)
     expected, none = np.zeros((SAMPLES, outputs)), np.zeros((SAMPLES,) * 4 + (outputs,) * 4)
@@ -250,7 +250,9 @@ def test_interaction_on_the_way_is_the_mean_of_that_of_one_network(
         z[leg] = 1.0
         dH = _by_sample(means["dHz"][..., leg[0] * outputs + leg[1]], outputs)
         for sign in (1, -1):
-            state = OneNetwork.of(sign * z, given.y, H, sign * dH, none, none).trained(algorithm, eta, time)
+            state = OneNetwork.of(sign * z, given.y, H, sign * dH, none, none).trained(
+                named_algorithm(algorithm, eta, time)
+            )
             expected += (state.outputs - state.free_outputs) / 2
     np.testing.assert_allclose(found["dntk"], expected[TRAINED:], rtol=1e-9, atol=1e-10)
 
@@ -260,14 +262,16 @@ def test_second_differentials_on_the_way(algorithm: str, eta: float | None, time
     """Their mean with E[eps eps eps], from Gaussian outputs by a cubature that is exact for cubics."""
     given = Ensemble(1, seed=5)
     store, means = given.store(), given.tensors()
-    found = mean_terms(store, given.y, plan_of(algorithm, eta, time, store.modes.values))
+    found = mean_terms(store, given.y, named_algorithm(algorithm, eta, time).plan(store.modes.values))
     H, none = given.Theta[..., None, None], np.zeros((SAMPLES,) * 3 + (1,) * 3)
     I, II = (_by_sample(means[name], 1) for name in ("I", "II"))  # noqa: E741
     root = np.linalg.cholesky(given.K) * np.sqrt(SAMPLES)
     for name, pair in (("ddntk_1", (I, 0 * II)), ("ddntk_2", (0 * I, II))):
         expected = np.zeros((SAMPLES, 1))
         for column, sign in product(root.T, (1, -1)):
-            state = OneNetwork.of(sign * column, given.y, H, none, *pair).trained(algorithm, eta, time)
+            state = OneNetwork.of(sign * column, given.y, H, none, *pair).trained(
+                named_algorithm(algorithm, eta, time)
+            )
             expected += (state.outputs - state.free_outputs) / (2 * SAMPLES)
         np.testing.assert_allclose(found[name], expected[TRAINED:], rtol=1e-9, atol=1e-10)
 
@@ -282,11 +286,11 @@ def test_fluctuations_of_the_kernel_on_the_way(algorithm: str, eta: float | None
     given.T["A"] = np.mean([np.einsum("ab,cd->abcd", part, part) for part in scatter], axis=0)
     given.T["B"] = np.zeros_like(given.T["B"])
     store = given.store()
-    found = mean_terms(store, given.y, plan_of(algorithm, eta, time, store.modes.values))
+    found = mean_terms(store, given.y, named_algorithm(algorithm, eta, time).plan(store.modes.values))
 
     def fitted(kernel: np.ndarray) -> np.ndarray:
         values, vectors = np.linalg.eigh(kernel[A, A])
-        done = plan_of(algorithm, eta, time, values).course().mean
+        done = named_algorithm(algorithm, eta, time).plan(values).course().mean
         return np.asarray(kernel[TRAINED:, A] @ ((vectors * done) @ vectors.T) @ given.y)
 
     middle, curved = fitted(given.Theta), []

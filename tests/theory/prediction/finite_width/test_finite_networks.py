@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from finite_width_values import RATES, X_TEST, X_TRAIN, Y, network
 
+from foretrain.theory.prediction.algorithms import Descent
 from foretrain.theory.prediction.finite_width import FiniteWidth
 
 pytestmark = pytest.mark.statistical
@@ -78,7 +79,7 @@ def test_trained_networks_have_the_predicted_mean(steps: int | None) -> None:
     """Interaction and kernel fluctuations apart, after three steps and at the end; at n = 256 what is left out is
     3 % of the interaction in size."""
     width, pairs, eta = 256, 3000, RATES["sin", 2]
-    terms = FiniteWidth.of(network(width=width), X_TRAIN, Y, X_TEST).predict(eta=eta, time=steps).terms
+    terms = FiniteWidth.of(network(width=width), X_TRAIN, Y, X_TEST).predict(Descent(eta, steps)).terms
     networks = TwoLayers(width, pairs, seed=21)
     z, H = networks.outputs(), networks.kernel()
     for _ in range(60 if steps is None else steps):
@@ -99,7 +100,7 @@ def test_trained_networks_have_the_predicted_mean(steps: int | None) -> None:
 def test_trained_networks_have_the_predicted_change_of_kernel() -> None:
     """In norm: what is left out falls as 1/n and is about 6 % at n = 256."""
     width, eta = 256, RATES["sin", 2]
-    expected = FiniteWidth.of(network(width=width), X_TRAIN, Y, X_TEST).predict(eta=eta).ntk_change
+    expected = FiniteWidth.of(network(width=width), X_TRAIN, Y, X_TEST).predict(Descent(eta)).ntk_change
     networks = TwoLayers(width, 3000, seed=22)
     before = networks.kernel()
     for _ in range(60):
@@ -118,7 +119,7 @@ def test_trained_networks_have_the_predicted_covariance() -> None:
     """
     width, eta = 256, RATES["sin", 2]
     trained = FiniteWidth.of(network(width=width), X_TRAIN, Y, X_TEST)
-    parts = width * trained.predict(eta=eta).covariance_correction
+    parts = width * trained.predict(Descent(eta)).covariance_correction
     kernels = trained.store.kernels
     inverse = np.linalg.inv(kernels.Theta_train)
     project = np.array([*(-(kernels.Theta_cross @ inverse)[0]), 1.0])

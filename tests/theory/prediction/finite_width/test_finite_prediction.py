@@ -23,6 +23,7 @@ from finite_width_values import (
 
 import foretrain as ft
 from foretrain.support.errors import AccuracyWarning, InputError, NotEnoughMemoryError, NotSupportedError
+from foretrain.theory.prediction.algorithms import Descent, GradientFlow, named_algorithm
 from foretrain.theory.prediction.bayes import bayes_equivalent_rates
 from foretrain.theory.prediction.finite_width import (
     FiniteWidth,
@@ -47,7 +48,9 @@ def test_values_of_the_reference(
     ensembles: dict[tuple[str, int], FiniteWidth], activation: str, depth: int, algorithm: str
 ) -> None:
     case = activation, depth
-    found = ensembles[case].predict(algorithm, RATES[case] if algorithm == "gradient_descent" else None)
+    found = ensembles[case].predict(
+        named_algorithm(algorithm, RATES[case] if algorithm == "gradient_descent" else None)
+    )
     terms = {name: WIDTH * term.item() for name, term in found.terms.items()}
     assert found.infinite_mean.item() == pytest.approx(INFINITE[case], abs=1e-8)
     assert terms["ntk_variance"] == pytest.approx(VARIANCE[case], abs=2e-8)
@@ -58,7 +61,7 @@ def test_values_of_the_reference(
 
 
 def test_two_outputs() -> None:
-    found = finite_prediction(network(outputs=2), X_TRAIN, Y_TWO, X_TEST, eta=RATES["sin", 2])
+    found = finite_prediction(network(outputs=2), X_TRAIN, Y_TWO, X_TEST, Descent(RATES["sin", 2]))
     expected = {
         "ntk_variance": (-0.41061703, 0.35877747),
         "dntk": (-0.30805735, 0.34813064),
@@ -72,7 +75,7 @@ def test_two_outputs() -> None:
 
 def test_projectors_on_samples(ensembles: dict[tuple[str, int], FiniteWidth]) -> None:
     modes = ensembles["sin", 2].store.modes
-    Z = algorithm_projectors("gradient_descent", modes.values, RATES["sin", 2])
+    Z = algorithm_projectors(Descent(RATES["sin", 2]), modes.values)
     rotate = modes.vectors
     pairs = np.einsum("ap,bq,pq,cp,dq->abcd", rotate, rotate, Z.A, rotate, rotate)
     assert pairs[0, 0, 0, 0] == pytest.approx(0.16552518, rel=1e-7)
@@ -89,7 +92,7 @@ def test_change_of_the_tangent_kernel(ensembles: dict[tuple[str, int], FiniteWid
     }
     for algorithm, values in expected.items():
         eta = RATES["sin", 2] if algorithm == "gradient_descent" else None
-        change = WIDTH * ensembles["sin", 2].predict(algorithm, eta).ntk_change
+        change = WIDTH * ensembles["sin", 2].predict(named_algorithm(algorithm, eta)).ntk_change
         found = [float(change[a, b, 0, 0]) for a, b in ((0, 0), (0, 1), (1, 1), (2, 2))]
         np.testing.assert_allclose(found, values, rtol=2e-7)
         np.testing.assert_allclose(change[:, :, 0, 0], change[:, :, 0, 0].T, rtol=1e-10)
@@ -99,7 +102,7 @@ def test_printed_formulas_differ(ensembles: dict[tuple[str, int], FiniteWidth]) 
     """Interaction -0.575 and total -0.257 as printed, against -0.402 and -0.7205."""
     found = {
         name: WIDTH * term.item()
-        for name, term in terms_as_printed(ensembles["sin", 2], eta=0.4026369).items()
+        for name, term in terms_as_printed(ensembles["sin", 2], Descent(0.4026369)).items()
     }
     interaction = sum(found[name] for name in INTERACTION)
     assert interaction == pytest.approx(-0.575, abs=1e-3)
@@ -117,25 +120,26 @@ def test_two_steps_as_printed_differ_in_the_sign_only(ensembles: dict[tuple[str,
 def test_times_lead_from_nothing_to_the_end(ensembles: dict[tuple[str, int], FiniteWidth]) -> None:
     for algorithm, eta, late in (("gradient_descent", 0.3, 300), ("flow", None, 200.0)):
         trained = ensembles["tanh", 3]
-        start, end, last = (trained.predict(algorithm, eta, time) for time in (0, None, late))
+        start, end, last = (
+            trained.predict(named_algorithm(algorithm, eta, time)) for time in (0, None, late)
+        )
         assert not start.mean.values.any()
         for name, term in last.terms.items():
             assert term.item() == pytest.approx(end.terms[name].item(), rel=1e-8, abs=1e-12)
         assert last.mean.item() == pytest.approx(end.mean.item(), rel=1e-9)
-        infinite = gradient_descent_prediction(
-            trained.store.mlp, X_TRAIN, Y, X_TEST, algorithm, eta, 2 if algorithm != "flow" else 1.5
-        )
-        found = trained.predict(algorithm, eta, infinite.time)
+        way = named_algorithm(algorithm, eta, 2 if algorithm != "flow" else 1.5)
+        infinite = gradient_descent_prediction(trained.store.mlp, X_TRAIN, Y, X_TEST, way)
+        found = trained.predict(way)
         np.testing.assert_allclose(found.infinite_mean, infinite.mean, rtol=1e-9)
         np.testing.assert_allclose(found.covariance, infinite.covariance, rtol=1e-9)
 
 
 def test_slow_steps_are_the_flow(ensembles: dict[tuple[str, int], FiniteWidth]) -> None:
-    flow = ensembles["sin", 2].predict("flow", time=0.7).terms
-    slow = ensembles["sin", 2].predict("gradient_descent", 0.7 / 20_000, 20_000).terms
+    flow = ensembles["sin", 2].predict(GradientFlow(0.7)).terms
+    slow = ensembles["sin", 2].predict(Descent(0.7 / 20_000, 20_000)).terms
     for name in flow:
         assert slow[name].item() == pytest.approx(flow[name].item(), rel=2e-4)
-    end, near = ensembles["sin", 2].predict("flow").terms, ensembles["sin", 2].predict(eta=1e-5).terms
+    end, near = ensembles["sin", 2].predict("flow").terms, ensembles["sin", 2].predict(Descent(1e-5)).terms
     for name in end:
         assert near[name].item() == pytest.approx(end[name].item(), rel=2e-5)
 
@@ -157,8 +161,8 @@ def test_training_inputs_among_the_tests() -> None:
         correction["total"].values[2, 2], alone.covariance_correction["total"].values[0, 0], rtol=1e-8
     )
     with pytest.raises(NotSupportedError, match="end of training only"):
-        finite_prediction(network(), X_TRAIN, Y, X_TEST, "flow", time=1.0).covariance_correction  # noqa: B018
-    early = finite_prediction(network(outputs=2), X_TRAIN, Y_TWO, both, "flow", time=0.5)
+        finite_prediction(network(), X_TRAIN, Y, X_TEST, GradientFlow(1.0)).covariance_correction  # noqa: B018
+    early = finite_prediction(network(outputs=2), X_TRAIN, Y_TWO, both, GradientFlow(0.5))
     assert np.abs(early.mean[:2] - Y_TWO).min() > 0.05
 
 
@@ -167,8 +171,8 @@ def test_a_repeated_input_counts_twice() -> None:
     once = finite_prediction(network(), X_TRAIN[:1], Y[:1], X_TEST, "flow")
     twice = finite_prediction(network(), X_TRAIN[[0, 0]], Y[[0, 0]], X_TEST, "flow")
     np.testing.assert_allclose(twice.mean, once.mean, rtol=1e-9)
-    half = finite_prediction(network(), X_TRAIN[[0, 0]], Y[[0, 0]], X_TEST, "flow", time=0.2)
-    whole = finite_prediction(network(), X_TRAIN[:1], Y[:1], X_TEST, "flow", time=0.4)
+    half = finite_prediction(network(), X_TRAIN[[0, 0]], Y[[0, 0]], X_TEST, GradientFlow(0.2))
+    whole = finite_prediction(network(), X_TRAIN[:1], Y[:1], X_TEST, GradientFlow(0.4))
     np.testing.assert_allclose(half.mean, whole.mean, rtol=1e-9)
 
 
@@ -199,7 +203,7 @@ def test_last_layer_only() -> None:
 
 
 def test_algorithms_side_by_side(ensembles: dict[tuple[str, int], FiniteWidth]) -> None:
-    found = compare_algorithms(ensembles["sin", 2], {"slow": ("gradient_descent", 0.1), "leap": "two_step"})
+    found = compare_algorithms(ensembles["sin", 2], {"slow": Descent(0.1), "leap": "two_step"})
     assert found["dntk"].sel(algorithm="leap").item() * WIDTH == pytest.approx(-0.23129760, rel=1e-7)
     assert list(compare_algorithms(ensembles["sin", 2])["algorithm"]) == [
         "gradient_descent",
@@ -364,19 +368,19 @@ def test_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(NotSupportedError, match="skip connections"):
         finite_prediction(ft.MLP("tanh", 3, 10, gamma=0.5), X_TRAIN, Y, X_TEST)
     with pytest.raises(InputError, match="converges only below"):
-        finite_prediction(network(), X_TRAIN, Y, X_TEST, eta=5.0)
+        finite_prediction(network(), X_TRAIN, Y, X_TEST, Descent(5.0))
     with pytest.raises(InputError, match="unknown algorithm"):
         finite_prediction(network(), X_TRAIN, Y, X_TEST, "newton")
-    with pytest.raises(InputError, match="whole numbers"):
-        finite_prediction(network(), X_TRAIN, Y, X_TEST, time=1.5)
-    with pytest.raises(InputError, match="end only"):
-        finite_prediction(network(), X_TRAIN, Y, X_TEST, "two_step", time=1)
+    with pytest.raises(InputError, match="whole number"):
+        finite_prediction(network(), X_TRAIN, Y, X_TEST, Descent(steps=1.5))  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="ends at once"):
+        finite_prediction(network(), X_TRAIN, Y, X_TEST, named_algorithm("two_step", time=1))
     with pytest.raises(InputError, match="unknown spread"):
         finite_prediction(network(), X_TRAIN, Y, X_TEST, spread="wide")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="draws is 1"):
         finite_prediction(network(), X_TRAIN, Y, X_TEST, draws=1)
     with pytest.raises(InputError, match="end of training only"):
-        finite_prediction(network(), X_TRAIN, Y, X_TEST, time=3, draws=10)
+        finite_prediction(network(), X_TRAIN, Y, X_TEST, Descent(steps=3), draws=10)
     with pytest.raises(InputError, match=r"\(2, 1\)"):
         finite_prediction(network(), X_TRAIN, Y_TWO, X_TEST)
     with pytest.raises(NotSupportedError, match="nothing is learned"):

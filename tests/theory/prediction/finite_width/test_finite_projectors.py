@@ -7,8 +7,8 @@ import pytest
 
 from foretrain.support.errors import InputError
 from foretrain.theory.prediction import nearly_kernel
+from foretrain.theory.prediction.algorithms import Clock, Descent, Newton, named_algorithm
 from foretrain.theory.prediction.finite_width import Projectors, algorithm_projectors
-from foretrain.theory.prediction.finite_width.projectors import Clock, plan_of
 
 VALUES = np.array([0.3, 0.9, 2.5])
 ETA = 0.6
@@ -37,7 +37,10 @@ def printed(values: np.ndarray, eta: float) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize(("algorithm", "eta"), [("gradient_descent", ETA), ("flow", None)])
 def test_projectors_are_the_printed_ones(algorithm: str, eta: float | None) -> None:
-    found, expected = algorithm_projectors(algorithm, VALUES, eta), printed(VALUES, eta or 0.0)
+    found, expected = (
+        algorithm_projectors(named_algorithm(algorithm, eta), VALUES),
+        printed(VALUES, eta or 0.0),
+    )
     for name in NAMES:
         np.testing.assert_allclose(getattr(found, name), expected[name], rtol=1e-11, err_msg=name)
 
@@ -49,7 +52,7 @@ def test_one_sample() -> None:
     for name, value in zip(NAMES, (1 / 2, 1 / 2, -1 / 6, -1 / 6, -1 / 6, -1 / 2), strict=True):
         power = 2 if name in ("A", "B") else 3
         assert getattr(flow, name).item() == pytest.approx(value / H**power, rel=1e-14)
-    steps = algorithm_projectors("gradient_descent", [H], eta)
+    steps = algorithm_projectors(Descent(eta), [H])
     assert steps.A.item() == pytest.approx((1 - eta * H) / (H**2 * (2 - eta * H)), rel=1e-13)
     assert steps.B.item() == pytest.approx(1 / (2 * H**2), rel=1e-13)
 
@@ -58,7 +61,7 @@ def test_one_sample() -> None:
 def test_symmetric_parts_do_not_depend_on_the_rate(eta: float) -> None:
     """That of Z_B is 1/(2ab), that of Z_IB -1/(6abc): what two-step training has."""
     steps, leap = (
-        algorithm_projectors("gradient_descent", VALUES, eta),
+        algorithm_projectors(Descent(eta), VALUES),
         algorithm_projectors("two_step", VALUES),
     )
     np.testing.assert_allclose(steps.B + steps.B.T, 2 * leap.B, rtol=1e-12)
@@ -75,7 +78,7 @@ def test_the_first_two_are_those_of_quadratic_models() -> None:
     ):
         eta = ETA if algorithm == "gradient_descent" else None
         found, known = (
-            algorithm_projectors(algorithm, VALUES, eta),
+            algorithm_projectors(named_algorithm(algorithm, eta), VALUES),
             nearly_kernel.projectors(other, VALUES, eta),
         )
         np.testing.assert_allclose(found.A, known.A, rtol=1e-13)
@@ -86,7 +89,7 @@ def test_slow_steps_are_the_flow() -> None:
     flow = algorithm_projectors("flow", VALUES)
     gaps = []
     for eta in (1e-3, 1e-4):
-        steps = algorithm_projectors("gradient_descent", VALUES, eta)
+        steps = algorithm_projectors(Descent(eta), VALUES)
         gaps.append(max(np.abs(getattr(steps, name) / getattr(flow, name) - 1).max() for name in NAMES))
     assert gaps[0] < 1e-2
     assert gaps[1] == pytest.approx(gaps[0] / 10, rel=0.05)
@@ -117,14 +120,17 @@ def test_flow_is_the_limit_of_many_steps() -> None:
 
 def test_long_times_are_the_end() -> None:
     for algorithm, eta, time in (("gradient_descent", ETA, 400), ("flow", None, 300.0)):
-        end, late = (plan_of(algorithm, eta, when, VALUES).course() for when in (None, time))
+        end, late = (named_algorithm(algorithm, eta, when).plan(VALUES).course() for when in (None, time))
         np.testing.assert_allclose(late.mean, end.mean, rtol=1e-12)
         np.testing.assert_allclose(late.variance, end.variance, rtol=1e-12)
         for name in NAMES:
             np.testing.assert_allclose(
                 getattr(late.projectors, name), getattr(end.projectors, name), rtol=1e-11
             )
-        assert np.abs(plan_of(algorithm, eta, time, VALUES).course(0.3).projectors.IIB).max() < 1e-20
+        assert (
+            np.abs(named_algorithm(algorithm, eta, time).plan(VALUES).course(0.3).projectors.IIB).max()
+            < 1e-20
+        )
 
 
 def test_small_eigenvalues_cost_no_digits() -> None:
@@ -137,13 +143,13 @@ def test_small_eigenvalues_cost_no_digits() -> None:
 
 def test_bad_input() -> None:
     with pytest.raises(InputError, match=r"2 / lambda_max = 0\.8"):
-        algorithm_projectors("gradient_descent", VALUES, 0.8)
+        algorithm_projectors(Descent(0.8), VALUES)
     with pytest.raises(InputError, match="did you mean 'two_step'"):
         algorithm_projectors("twostep", VALUES)
     with pytest.raises(InputError, match="positive numbers"):
         algorithm_projectors("flow", [0.0, 1.0])
-    with pytest.raises(InputError, match="eta and time"):
-        algorithm_projectors("two_step", VALUES, 0.1)
+    with pytest.raises(InputError, match="infinite width only"):
+        algorithm_projectors(Newton(), VALUES)
     with pytest.raises(InputError, match="give one of"):
         algorithm_projectors(lambda values: values, VALUES)
     good = algorithm_projectors("flow", VALUES)

@@ -9,6 +9,7 @@ import pytest
 
 import foretrain as ft
 from foretrain.support.errors import InputError
+from foretrain.theory.prediction.algorithms import Descent, GradientFlow
 from foretrain.theory.prediction.finite_width import OneNetwork
 
 SAMPLES, TRAINED, OUTPUTS = 3, 2, 2
@@ -33,7 +34,7 @@ class Given:
 
     def states(self, size: float, eta: float, time: int | None) -> tuple[np.ndarray, ...]:
         """Predicted outputs, kernel and differential."""
-        found = self.network(size).trained("gradient_descent", eta, time)
+        found = self.network(size).trained(Descent(eta, time))
         return found.outputs, found.ntk, found.dntk
 
     def iterated(self, size: float, eta: float, steps: int) -> tuple[np.ndarray, ...]:
@@ -86,10 +87,10 @@ def test_steps_are_those_of_the_update_equations(steps: int) -> None:
 
 def test_flow_is_the_limit_of_small_steps() -> None:
     given, time = Given(), 0.8
-    exact = given.network(0.01).trained("flow", time=time)
+    exact = given.network(0.01).trained(GradientFlow(time))
     gaps = []
     for steps in (400, 800):
-        near = given.network(0.01).trained("gradient_descent", time / steps, steps)
+        near = given.network(0.01).trained(Descent(time / steps, steps))
         gaps.append(
             [np.abs(getattr(near, name) - getattr(exact, name)).max() for name in ("outputs", "ntk", "dntk")]
         )
@@ -144,7 +145,7 @@ def gaps_after_training(width: int, seed: int) -> list[float]:
         optimizer.zero_grad()
         (0.5 * ((network(x[:2]) - torch.tensor(y)) ** 2).sum()).backward()
         optimizer.step()
-    end, found = network(x).detach().numpy()[2], one.trained(eta=eta)
+    end, found = network(x).detach().numpy()[2], one.trained(Descent(eta))
     kernel = np.asarray(ft.ntk(network, x, rates=groups))
     pairs = [(end, found.free_outputs[2]), (end, found.outputs[2]), (kernel, kernels[0]), (kernel, found.ntk)]
     return [float(np.abs(one - other).max()) for one, other in pairs]
@@ -171,7 +172,7 @@ def test_bad_input() -> None:
     with pytest.raises(InputError, match="training samples come first"):
         OneNetwork.of(given.z[:1], given.y, H, dH)
     with pytest.raises(InputError, match=r"2 / lambda_max"):
-        given.network(1.0).trained(eta=10.0)
+        given.network(1.0).trained(Descent(10.0))
     flat = OneNetwork.of(given.z, given.y, np.zeros_like(H), dH)
     with pytest.raises(InputError, match="leave out repeated samples"):
         flat.trained("flow")

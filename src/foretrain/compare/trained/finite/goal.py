@@ -13,11 +13,11 @@ from foretrain.compare.trained.finite.entries import Entries, trained_entries
 from foretrain.compare.trained.finite.two_step import two_step_ensemble
 from foretrain.compare.trained.goal import Goal, goal_of, singular_kernel
 from foretrain.compare.trained.training import Algorithm
-from foretrain.support.errors import unknown_name
+from foretrain.support.errors import InputError, unknown_name
 from foretrain.support.seeds import Seed
 from foretrain.theory.architecture import MLP, FloatArray
+from foretrain.theory.prediction.algorithms import NAMES, named_algorithm
 from foretrain.theory.prediction.finite_width import FinitePrediction, FiniteWidth
-from foretrain.theory.prediction.finite_width.projectors import NAMES
 
 FiniteAlgorithm = Literal["gradient_descent", "flow", "two_step"]
 
@@ -109,9 +109,13 @@ def finite_goal(
     if len(ensemble.store.modes.values) < len(ensemble.store.train):
         raise singular_kernel()
     leaps = algorithm == "two_step"
+    if leaps and eta is not None:
+        raise InputError(
+            "two-step training has no rate and is known at its end only: leave `eta` and `time` out."
+        )
     steps = cast("Algorithm", "gradient_descent" if leaps else algorithm)
     goal = goal_of(mlp, X_train, Y_train, X_test, algorithm=steps, eta=None if leaps else eta)
     rate = goal.training.eta if algorithm == "gradient_descent" else eta
-    prediction = ensemble.predict(algorithm, rate)
+    prediction = ensemble.predict(named_algorithm(algorithm, rate))
     inverse = np.asarray(np.linalg.inv(ensemble.store.kernels.Theta_train), dtype=np.float64)
     return FiniteGoal(goal, algorithm, prediction, inverse)

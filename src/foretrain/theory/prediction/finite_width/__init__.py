@@ -9,6 +9,7 @@
 ``terms_as_printed``     three formulas as printed, which are wrong; ``covariance_part_as_printed``
 """
 
+from foretrain.theory.prediction.algorithms import Projectors, algorithm_projectors
 from foretrain.theory.prediction.finite_width.comparison import (
     compare_algorithms,
     covariance_part_as_printed,
@@ -16,7 +17,6 @@ from foretrain.theory.prediction.finite_width.comparison import (
     terms_as_printed,
 )
 from foretrain.theory.prediction.finite_width.one_network import OneNetwork, TrainedNetwork
-from foretrain.theory.prediction.finite_width.projectors import Projectors, algorithm_projectors
 from foretrain.theory.prediction.finite_width.training import (
     Expansion,
     FinitePrediction,

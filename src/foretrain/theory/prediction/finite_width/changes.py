@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from foretrain.support.errors import NotSupportedError
 from foretrain.theory.flow import flow
+from foretrain.theory.prediction.algorithms import Plan
 from foretrain.theory.prediction.finite_width.mean import mean_terms, pairs_of_errors, projection
-from foretrain.theory.prediction.finite_width.projectors import Plan
 from foretrain.theory.prediction.finite_width.tensors import Places, Store
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from foretrain.support.errors import InputError
 from foretrain.support.memory import require_memory
 from foretrain.support.progress import Progress, track
 from foretrain.support.seeds import Seed, generator
-from foretrain.theory.prediction.finite_width.projectors import Course, Plan
+from foretrain.theory.prediction.algorithms import Course, Plan
 from foretrain.theory.prediction.finite_width.tensors import ENTRIES, Entry, Store, at_triples, require_time
 
 Array = NDArray[np.float64]

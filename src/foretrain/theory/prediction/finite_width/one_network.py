@@ -19,8 +19,7 @@ from foretrain.support.answers import Result
 from foretrain.support.arguments import real_array
 from foretrain.support.errors import InputError
 from foretrain.theory.arguments import check_targets
-from foretrain.theory.prediction.finite_width.projectors import Algorithm, Plan, Projectors, plan_of
-from foretrain.theory.prediction.infinite_width.gradient_descent import LearningRates
+from foretrain.theory.prediction.algorithms import LearningRates, Plan, Projectors, finite_algorithm
 
 Array = NDArray[np.float64]
 
@@ -104,11 +103,9 @@ class OneNetwork(Result):
             )
         return values, vectors
 
-    def trained(
-        self, algorithm: Algorithm = "gradient_descent", eta: float | None = None, time: float | None = None
-    ) -> TrainedNetwork:
+    def trained(self, algorithm: Any = "gradient_descent") -> TrainedNetwork:
         """After training: (∞.102), (∞.117), (∞.124) at a time, (∞.141) at the end; as :func:`finite_prediction`."""
-        plan = plan_of(algorithm, eta, time, self._modes[0])
+        plan = finite_algorithm(algorithm).plan(self._modes[0])
         free, moved = self._outputs(plan)
         samples, channels = len(self.z) // self.outputs, self.outputs
         ntk, dntk = self._kernels(plan)

@@ -20,8 +20,8 @@ from foretrain.support.memory import require_memory
 from foretrain.support.progress import Progress
 from foretrain.theory.architecture import MLP, check_network
 from foretrain.theory.flow import flow
+from foretrain.theory.prediction.algorithms import LearningRates
 from foretrain.theory.prediction.cholesky import spectrum_of
-from foretrain.theory.prediction.infinite_width.gradient_descent import LearningRates
 from foretrain.theory.prediction.kernels import OutputKernels, Spread, output_kernels
 from foretrain.theory.recursions.kinks import slope_jumps
 

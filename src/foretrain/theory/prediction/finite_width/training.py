@@ -20,6 +20,7 @@ from foretrain.support.user_warnings import warn_user
 from foretrain.theory.architecture import MLP, check_network
 from foretrain.theory.arguments import check_targets
 from foretrain.theory.finite_width.statistics import LARGE
+from foretrain.theory.prediction.algorithms import LearningRates, Plan, finite_algorithm
 from foretrain.theory.prediction.finite_width.changes import Changes
 from foretrain.theory.prediction.finite_width.mean import (
     errors_of,
@@ -29,9 +30,8 @@ from foretrain.theory.prediction.finite_width.mean import (
     sampled_terms,
     weights_of,
 )
-from foretrain.theory.prediction.finite_width.projectors import Algorithm, Plan, plan_of, require_algorithm
 from foretrain.theory.prediction.finite_width.tensors import Store, check_kind, require_resources
-from foretrain.theory.prediction.infinite_width.gradient_descent import LearningRates, trained_spread
+from foretrain.theory.prediction.infinite_width.gradient_descent import trained_spread
 from foretrain.theory.prediction.kernels import Spread, check_spread
 from foretrain.theory.prediction.predicted_outputs import PredictedOutputs, labelled_mean, labelled_spread
 
@@ -210,18 +210,16 @@ class FiniteWidth(Result):
 
     def predict(
         self,
-        algorithm: Algorithm = "gradient_descent",
-        eta: float | None = None,
-        time: float | None = None,
+        algorithm: Any = "gradient_descent",
         *,
         draws: int | None = None,
         seed: Seed = 0,
     ) -> FinitePrediction:
         """The mean on the tests to order 1/n; arguments as in :func:`finite_prediction`."""
-        require_algorithm(algorithm)
+        way = finite_algorithm(algorithm)
         if draws is None:
             require_resources(self.store.mlp, len(self.store.train), len(self.store.test))
-        plan = plan_of(algorithm, eta, time, self.store.modes.values)
+        plan = way.plan(self.store.modes.values)
         check_reach(self.store, self.targets)
         vectors, done = self.store.modes.vectors, plan.course().mean
 
@@ -282,9 +280,7 @@ def finite_prediction(
     X_train: ArrayLike,
     Y_train: ArrayLike,
     X_test: ArrayLike,
-    algorithm: Algorithm = "gradient_descent",
-    eta: float | None = None,
-    time: float | None = None,
+    algorithm: Any = "gradient_descent",
     *,
     spread: Spread = "covariance",
     seed: Seed = 0,
@@ -299,12 +295,9 @@ def finite_prediction(
     Parameters
     ----------
     algorithm
-        ``gradient_descent`` in steps, ``flow`` in continuous time, ``two_step``, a giant leap and a small step, or
-        :class:`Projectors` of any other algorithm, or a function of the eigenvalues of Theta_AA that returns them.
-    eta
-        Overall learning rate: of steps by default the best constant one, of the flow 1.
-    time
-        Number of steps, or flow time; None is the end of training.
+        ``Descent(eta, steps)``, ``GradientFlow(time)`` or ``TwoStep()``, see
+        :mod:`foretrain.theory.prediction.algorithms`; a name alone is the end of training. Or :class:`Projectors` of
+        any other algorithm, or a function of the eigenvalues of Theta_AA that returns them.
     spread
         Of the covariance at infinite width: "covariance" of all pairs of test inputs, "variance" of each, or "none".
     draws, seed
@@ -330,7 +323,7 @@ def finite_prediction(
        0  -0.607454       -0.599403  0.540624
     ...
     """
-    require_algorithm(algorithm)
+    way = finite_algorithm(algorithm)
     check_network(mlp)
     check_kind(mlp)
     if draws is None:  # before the kernels of inputs that are too many
@@ -338,7 +331,7 @@ def finite_prediction(
             mlp, len(mlp.check_inputs(X_train, "X_train")), len(mlp.check_inputs(X_test, "X_test"))
         )
     ensemble = FiniteWidth.of(mlp, X_train, Y_train, X_test, spread=spread, tolerance=tolerance)
-    return ensemble.predict(algorithm, eta, time, draws=draws, seed=seed)
+    return ensemble.predict(way, draws=draws, seed=seed)
 
 
 _DOUBTFUL = 0.05  # of all terms together

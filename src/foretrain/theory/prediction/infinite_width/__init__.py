@@ -11,6 +11,7 @@
 ``hidden_update``                how much the last hidden layer moves in one step, of order 1/width
 """
 
+from foretrain.theory.prediction.algorithms import LearningRates
 from foretrain.theory.prediction.infinite_width.between_two_inputs import (
     TangentSeries,
     TwoOutputs,
@@ -29,7 +30,6 @@ from foretrain.theory.prediction.infinite_width.cross_entropy import (
 )
 from foretrain.theory.prediction.infinite_width.gradient_descent import (
     GradientDescent,
-    LearningRates,
     Outputs,
     Update,
     end_states,

@@ -8,21 +8,28 @@ minimum at infinity: for them give a time, or smooth them.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.integrate import solve_ivp
 from scipy.special import softmax
 
-from foretrain.support.arguments import not_negative, positive
-from foretrain.support.errors import InputError, NotSupportedError, unknown_name
+from foretrain.support.arguments import positive
+from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.memory import require_memory
 from foretrain.support.progress import Progress, track
 from foretrain.support.seeds import Seed, generator
 from foretrain.theory.architecture import MLP
-from foretrain.theory.arguments import check_targets, steps_in_words, whole
+from foretrain.theory.arguments import check_targets, steps_in_words
 from foretrain.theory.ensembles.networks import check_draws
+from foretrain.theory.prediction.algorithms import (
+    Algorithm,
+    AlgorithmName,
+    Descent,
+    GradientFlow,
+    named_algorithm,
+)
 from foretrain.theory.prediction.cholesky import spectrum_of, square_root
 from foretrain.theory.prediction.infinite_width.gradient_descent import GradientDescent
 from foretrain.theory.prediction.infinite_width.losses import (
@@ -34,7 +41,6 @@ from foretrain.theory.prediction.infinite_width.losses import (
 )
 from foretrain.theory.prediction.kernels import OutputKernels, Spread, check_spread, output_kernels
 from foretrain.theory.prediction.predicted_outputs import (
-    Descent,
     PredictedOutputs,
     labelled_mean,
     labelled_spread,
@@ -121,9 +127,7 @@ def cross_entropy_prediction(
     X_train: ArrayLike,
     P_train: ArrayLike,
     X_test: ArrayLike,
-    algorithm: Descent = "flow",
-    eta: float | None = None,
-    time: float | None = None,
+    algorithm: AlgorithmName | Algorithm = "flow",
     draws: int = 1000,
     seed: Seed = 0,
     *,
@@ -131,24 +135,23 @@ def cross_entropy_prediction(
 ) -> CrossEntropyPrediction:
     """Test outputs over networks trained on target probabilities ``P_train`` (inputs, classes), at infinite width.
 
-    At the end (``time`` None) the logits are Gaussian in closed form and only their softmax is sampled. At a finite
-    time initial outputs are drawn from N(0, K) and each network is trained in function space: ``gradient_descent``
-    for ``time`` steps, or ``flow`` by an adaptive integrator, whose work grows with eta x time x lambda_max.
+    At the end the logits are Gaussian in closed form and only their softmax is sampled. At a finite time initial
+    outputs are drawn from N(0, K) and each network is trained in function space: by steps, or by an adaptive
+    integrator of the flow, whose work grows with eta x time x lambda_max.
     """
-    if algorithm not in get_args(Descent):
-        raise unknown_name("`algorithm`", str(algorithm), get_args(Descent))
+    way = named_algorithm(algorithm)
     check_classes(mlp.n_out)
     draws = check_draws(draws)
     p = check_targets(P_train, len(mlp.check_inputs(X_train, "X_train")), mlp.n_out)
     check_probabilities(p)
     needed: Spread = "covariance" if check_spread(spread) == "covariance" else "variance"
-    if time is None:
+    if way.time is None:
         target_logits(p)  # refuses hard labels before the work
     kernels = output_kernels(mlp, X_train, X_test, spread=needed)
-    if time is not None:
-        return _sampled(kernels, p, algorithm, eta, time, draws, seed).only(spread)
-    if algorithm == "gradient_descent" and eta is not None:
-        check_step(kernels, eta)
+    if way.time is not None:
+        return _sampled(kernels, p, way, draws, seed).only(spread)
+    if isinstance(way, Descent) and way.eta is not None:
+        check_step(kernels, way.eta)
     return cross_entropy_end(kernels, p, draws, seed).only(spread)
 
 
@@ -216,21 +219,16 @@ def network_end(
 
 
 def _sampled(
-    kernels: OutputKernels,
-    p: Array,
-    algorithm: Descent,
-    eta: float | None,
-    time: float,
-    draws: int,
-    seed: Seed,
+    kernels: OutputKernels, p: Array, algorithm: Descent | GradientFlow, draws: int, seed: Seed
 ) -> CrossEntropyPrediction:
     start_train, start_test = initial_outputs(kernels, p.shape[1], draws, seed)
-    if algorithm == "flow":
-        speed = 1.0 if eta is None else positive("eta", eta)
-        sums = integrate_errors(kernels, p, start_train, speed * not_negative("time", time))
-        statement = f"after flow time {time:g} at eta {speed:g}"
+    time = algorithm.time
+    assert time is not None
+    if isinstance(algorithm, GradientFlow):
+        sums = integrate_errors(kernels, p, start_train, algorithm.speed * time)
+        statement = f"after flow time {time:g} at eta {algorithm.speed:g}"
     else:
-        rate, steps = check_step(kernels, eta), whole(time)
+        rate, steps = check_step(kernels, algorithm.eta), int(time)
         sums = sum_errors(kernels, p, start_train, rate, steps)
         statement = f"after {steps_in_words(steps)} at eta {rate:.6g}"
     z = start_test - np.einsum("ba,dai->dbi", kernels.Theta_cross, sums)

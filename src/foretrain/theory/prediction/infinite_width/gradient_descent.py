@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple, get_args
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -25,16 +25,24 @@ from scipy.linalg import eigvalsh
 
 from foretrain.support.answers import Result, labelled
 from foretrain.support.arguments import not_negative, positive
-from foretrain.support.errors import InputError, unknown_name
+from foretrain.support.errors import InputError
 from foretrain.support.memory import require_memory
 from foretrain.support.progress import track
 from foretrain.support.seeds import Seed, generator
 from foretrain.theory.architecture import MLP
 from foretrain.theory.arguments import check_targets, steps_in_words, whole
+from foretrain.theory.prediction.algorithms import (
+    Algorithm,
+    AlgorithmName,
+    Descent,
+    GradientFlow,
+    LearningRates,
+    named_algorithm,
+)
 from foretrain.theory.prediction.cholesky import CholeskyFactor, factorise_tangent, spectrum_of
 from foretrain.theory.prediction.infinite_width.losses import SQUARED_ERROR
 from foretrain.theory.prediction.kernels import OutputKernels, Spread, output_kernels
-from foretrain.theory.prediction.predicted_outputs import InfiniteAlgorithm, Prediction, prediction
+from foretrain.theory.prediction.predicted_outputs import Prediction, prediction
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -44,36 +52,6 @@ Array = NDArray[np.float64]
 Solver = Callable[[Array], Array]  # of columns (A, k)
 
 _STILL = 1e-12  # of the largest eigenvalue: along smaller ones nothing moves, or all is rounding
-
-
-class LearningRates(NamedTuple):
-    """Between which eigenvalues of Theta_AA training happens, and what rates that allows."""
-
-    smallest: float  # eigenvalue
-    largest: float
-
-    @property
-    def limit(self) -> float:
-        """Steps converge for 0 < eta < 2 / lambda_max."""
-        return 2 / self.largest
-
-    @property
-    def best(self) -> float:
-        """2 / (lambda_min + lambda_max): the constant rate whose slowest direction is fastest."""
-        return 2 / (self.smallest + self.largest)
-
-    def check(self, eta: float | None) -> float:
-        """The rate of steps, the best one by default, or an error if steps would not converge."""
-        if eta is None:
-            return self.best
-        rate = positive("eta", eta)
-        if rate >= self.limit:
-            raise InputError(
-                f"`eta` is {rate:g}, but gradient descent converges only below 2 / lambda_max = "
-                f"{self.limit:.6g}: give "
-                f"a smaller `eta`; the best constant one is {self.best:.6g}."
-            )
-        return rate
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -143,7 +121,7 @@ class GradientDescent(Result):
 
     def at_step(self, step: int, eta: float | None = None) -> Prediction:
         """After this many steps; the best constant rate by default."""
-        values, eta, steps = self.spectrum[0], self.checked_rate(eta), whole(step)
+        values, eta, steps = self.spectrum[0], self.rates.check(eta), whole(step)
         # [1 - (1 - eta w)^t] / w, without loss of digits at small w.
         safe = np.where(values > 0, values, 1.0)
         with np.errstate(divide="ignore", invalid="ignore"):  # the logarithm is used at small w only
@@ -161,17 +139,17 @@ class GradientDescent(Result):
         solver = self._solver(np.where(values > 0, -np.expm1(-safe * (eta * time)) / safe, eta * time))
         return self._predict(solver, f"after flow time {time:g} at eta {eta:g}", eta, time)
 
-    def after(self, time: float | None, algorithm: InfiniteAlgorithm, eta: float | None = None) -> Prediction:
-        """At the end for None, else after flow time or whole steps, each at its usual rate by default."""
-        if time is None:
-            return self.end()
-        if algorithm == "flow":
-            return self.at_time(time, 1.0 if eta is None else eta)
-        return self.at_step(whole(time), eta)
+    def after(self, algorithm: Algorithm) -> Prediction:
+        """At the time of an algorithm, or at the end, where all of them are alike (10.33)."""
+        if isinstance(algorithm, GradientFlow) and algorithm.time is not None:
+            return self.at_time(algorithm.time, algorithm.speed)
+        if isinstance(algorithm, Descent) and algorithm.steps is not None:
+            return self.at_step(algorithm.steps, algorithm.eta)
+        return self.end()
 
     def training_at_step(self, step: int, eta: float | None = None) -> Prediction:
         """Outputs on the training inputs themselves after some steps."""
-        values, eta = self.spectrum[0], self.checked_rate(eta)
+        values, eta = self.spectrum[0], self.rates.check(eta)
         left = (1 - eta * values) ** whole(step)
         statement = f"on training inputs after {steps_in_words(step)} at eta {eta:.6g}"
         return self._on_training(left, statement, eta, step)
@@ -190,10 +168,6 @@ class GradientDescent(Result):
         z_train = check_targets(outputs_train, self.kernels.training, outputs, "outputs_train")
         z_test = check_targets(outputs_test, self.kernels.tests, outputs, "outputs_test")
         return np.asarray(z_test - self.kernels.Theta_cross @ self.factor.solve(z_train - self.targets))
-
-    def checked_rate(self, eta: float | None) -> float:
-        """The rate of steps, the best one by default, or an error where they would not converge."""
-        return self.rates.check(eta)
 
     def _solver(self, done: Array) -> Solver:
         """f(Theta_AA) times columns, for f given on the spectrum."""
@@ -224,9 +198,7 @@ def gradient_descent_prediction(
     X_train: ArrayLike,
     Y_train: ArrayLike,
     X_test: ArrayLike,
-    algorithm: InfiniteAlgorithm = "gradient_descent",
-    eta: float | None = None,
-    time: float | None = None,
+    algorithm: AlgorithmName | Algorithm = "gradient_descent",
     *,
     spread: Spread = "covariance",
 ) -> Prediction:
@@ -235,11 +207,8 @@ def gradient_descent_prediction(
     Parameters
     ----------
     algorithm
-        ``gradient_descent`` in steps, ``flow`` in continuous time, or ``newton``, done after one step (10.25).
-    eta
-        Overall learning rate: of steps by default the best constant one, of the flow 1.
-    time
-        Number of steps, or flow time; None is the end, which depends on neither algorithm nor eta (10.33).
+        Such as ``Descent(eta, steps)`` or ``GradientFlow(time)``, see :mod:`foretrain.theory.prediction.algorithms`;
+        a name alone is the end, which depends on neither algorithm nor rate (10.33).
     spread
         "covariance" of all pairs of test inputs, "variance" of each (for many of them), or "none".
 
@@ -247,22 +216,15 @@ def gradient_descent_prediction(
     --------
     >>> import foretrain as ft
     >>> mlp = ft.MLP("relu", depth=3, width=100, C_W=2.0)
-    >>> early = gradient_descent_prediction(mlp, [[1.0], [-1.0]], [1.0, 0.0], [[2.0]], "flow", time=0.5)
+    >>> early = gradient_descent_prediction(mlp, [[1.0], [-1.0]], [1.0, 0.0], [[2.0]], GradientFlow(0.5))
     >>> early.mean.values.round(4)
     array([[1.4172]])
     """
-    if algorithm not in get_args(InfiniteAlgorithm):
-        raise unknown_name("`algorithm`", str(algorithm), get_args(InfiniteAlgorithm))
-    if algorithm == "newton" and (eta, time) != (None, None):
-        raise InputError(
-            "Newton's method is done after one step and has no rate: leave `eta` and `time` out."
-        )
-    if time is not None:
-        time = not_negative("time", time) if algorithm == "flow" else whole(time)
+    way = named_algorithm(algorithm)
     training = GradientDescent.of(mlp, X_train, Y_train, X_test, spread)
-    if time is None and algorithm == "gradient_descent" and eta is not None:
-        training.checked_rate(eta)
-    return training.after(time, algorithm, eta)
+    if isinstance(way, Descent) and way.eta is not None:
+        training.rates.check(way.eta)
+    return training.after(way)
 
 
 def trained_spread(kernels: OutputKernels, solver: Solver) -> Array | None:

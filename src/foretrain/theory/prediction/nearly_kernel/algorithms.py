@@ -13,7 +13,7 @@ import numpy as np
 
 from foretrain.support.errors import InputError, unknown_name
 from foretrain.support.user_warnings import warn_user
-from foretrain.theory.prediction.infinite_width.gradient_descent import LearningRates
+from foretrain.theory.prediction.algorithms import LearningRates
 from foretrain.theory.prediction.nearly_kernel.points import Array, same
 
 Algorithm = Literal["gradient_descent", "flow", "direct", "ridgeless"]
