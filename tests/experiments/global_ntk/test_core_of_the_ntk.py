@@ -63,9 +63,9 @@ def test_the_view_of_the_propagator_is_a_partial_trace_too() -> None:
     whole = torch.block_diag(*blocks)
     torch.testing.assert_close(whole, dense, atol=1e-6, rtol=0)
     torch.testing.assert_close(whole.diagonal(), torch.ones(len(whole)).double(), atol=1e-6, rtol=0)
-    np.testing.assert_allclose(
-        measurements._singular_values_of_blocks(blocks), torch.linalg.svdvals(dense).numpy(), atol=1e-6
-    )
+    core = {"core": measurements.core_view(kernel)}
+    found = measurements._described(core, torch.eye(PLAN.units), kernel).singular_value.sel(view="P")
+    np.testing.assert_allclose(PLAN.units * found, torch.linalg.svdvals(dense).numpy(), atol=1e-6)
 
 
 def test_pair_views_expand_and_average() -> None:
@@ -155,6 +155,7 @@ def test_a_small_run_is_taken_up_again_and_draws(tmp_path: Path) -> None:
     first = _Counting(tmp_path / "parts")
     result = experiment.core_of_the_ntk(PLAN, 0, first)
     assert first.computed == 1 + 3 + 2 + 3
+    first.close()
     again = _Counting(tmp_path / "parts")
     second = experiment.core_of_the_ntk(PLAN, 0, again)
     assert again.computed == 0
