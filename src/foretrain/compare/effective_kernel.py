@@ -23,7 +23,7 @@ from foretrain.compare.build import Network, build, parameter_groups
 from foretrain.compare.judging.powers import Slope, slope_of
 from foretrain.compare.trained.networks import Networks, group_size, groups_of, stacked
 from foretrain.compare.trained.training import MOST_STEPS, Training, train
-from foretrain.empirical.differentials.entry import ddntk, dntk
+from foretrain.empirical.differentials.kernel_differentials import ddntk, dntk
 from foretrain.empirical.tangent_kernel.kernel import ntk
 from foretrain.support.answers import Answer, Figure, Result, Table, log
 from foretrain.support.arguments import whole_number

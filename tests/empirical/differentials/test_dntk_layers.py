@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import foretrain as ft
-from foretrain.empirical.differentials.layered import Rates, Stack
-from foretrain.empirical.differentials.layered_tensors import LayeredDifferentials
+from foretrain.empirical.differentials.layered import LayeredDifferentials, Rates, Stack
 
 WIDTHS, SAMPLES, NETWORKS = (3, 4, 5, 3, 2), 2, 3
 RATES = [Rates(0.7, 0.3), Rates(1.1, 0.5), Rates(0.4, 0.2), Rates(0.9, 0.6)]

@@ -115,7 +115,7 @@ def test_the_dataset_holds_the_fields_by_layer(found: Fields) -> None:
 def test_the_dataset_leaves_out_what_is_too_large(
     model: nn.Module, x: torch.Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("foretrain.empirical.fields.entry._STORED", 10)
+    monkeypatch.setattr("foretrain.empirical.fields.collective._STORED", 10)
     data = fields(model, x).to_dataset()
     assert "conjugate_1" in data
     assert not {"overlap", "coactivation", "kernel_by_layer"} & {*data}

@@ -17,8 +17,7 @@ from torch import Tensor
 from foretrain.compare.ensembles import Ensemble, LayerState
 from foretrain.compare.judging.entries import BatchValues, Entry
 from foretrain.compare.torch_activation import torch_activation
-from foretrain.empirical.differentials.layered import Rates, Stack, with_derivatives
-from foretrain.empirical.differentials.layered_tensors import LayeredDifferentials
+from foretrain.empirical.differentials.layered import LayeredDifferentials, Rates, Stack, with_derivatives
 from foretrain.support.errors import NotSupportedError
 from foretrain.support.memory import require_memory
 from foretrain.theory.architecture import MLP, FloatArray

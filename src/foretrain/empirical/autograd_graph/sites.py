@@ -20,6 +20,8 @@ from torch.nn.functional import pad
 
 from foretrain.empirical.autograd_graph.tape import SampleAxis, Tape
 
+_SCALED = ("AddmmBackward0", "BaddbmmBackward0")  # products that the node multiplies by its alpha
+
 
 class UnreadableError(Exception):
     """The use of a parameter is not one of those known here; its gradients are then formed sample by sample."""
@@ -63,15 +65,13 @@ class ProductSite(ABC):
 
 
 class _MatrixFactor(ProductSite):
-    """A product with a matrix that the node kept as its argument ``other``; ``scaled``: times the node's alpha."""
-
-    other: ClassVar[str]
-    scaled: ClassVar[bool] = False
+    """A product with a matrix that the node kept: under which name, and whether times the node's alpha."""
 
     def inputs(self) -> Tensor:
         """What D multiplies."""
-        found = self.arranged(self.saved(self.other))
-        factor = float(self.tape.saved(self.use.node, "alpha")) if self.scaled else 1.0
+        name = self.tape.names[self.use.node]
+        found = self.arranged(self.saved(_FACTORS[name, self.use.position][1]))
+        factor = float(self.tape.saved(self.use.node, "alpha")) if name in _SCALED else 1.0
         return found * factor if factor != 1 else found
 
     def _rows(self, stack: Tensor, results: int) -> Tensor:
@@ -83,20 +83,19 @@ class _MatrixFactor(ProductSite):
 
 
 class RightFactor(_MatrixFactor):
-    """out = scale * left @ D with D (b, p, q) or (p, q), as in a linear layer."""
+    """out = scale * left @ D with D (b, p, q) or (p, q), as in a linear layer, or a vector D (p,)."""
 
     inputs_first = True
-    other = "self"
 
     def arranged(self, gradient: Tensor) -> Tensor:
         """The gradient, position by position."""
+        if len(self.shape) == 1:  # one result at every row
+            return self._rows((gradient if gradient.ndim == 2 else gradient[:, None])[None], 1)
         return self._rows(gradient if gradient.ndim == 3 else gradient[None], self.shape[-1])
 
 
 class LeftFactor(_MatrixFactor):
     """out = scale * D @ right with D (b, q, p) or (q, p)."""
-
-    other = "mat2"
 
     def arranged(self, gradient: Tensor) -> Tensor:
         """(groups, features, columns) to (groups, samples, features, T)."""
@@ -118,45 +117,8 @@ def _positions(axis: SampleAxis, groups: int, features: int, rows: int, samples:
     return before, after
 
 
-class AddmmRight(RightFactor):
-    """The weight of addmm(bias, input, weight)."""
-
-    other, scaled = "mat1", True
-
-
-class AddmmLeft(LeftFactor):
-    """The weight of addmm(bias, weight, input)."""
-
-    scaled = True
-
-
-class BaddbmmRight(RightFactor):
-    """The weights of baddbmm(bias, input, weights)."""
-
-    other, scaled = "batch1", True
-
-
-class BaddbmmLeft(LeftFactor):
-    """The weights of baddbmm(bias, weights, input)."""
-
-    other, scaled = "batch2", True
-
-
-class VectorFactor(_MatrixFactor):
-    """out = left @ D with a vector D (p,): one result at every row."""
-
-    inputs_first = True
-    other = "self"
-
-    def arranged(self, gradient: Tensor) -> Tensor:
-        """The gradient, position by position."""
-        return self._rows((gradient if gradient.ndim == 2 else gradient[:, None])[None], 1)
-
-
 class LinearWeight(_MatrixFactor):
     """The weight (q, p) where a device has a product of its own for linear layers: input (..., p)."""
-
-    other = "input"
 
     def arranged(self, gradient: Tensor) -> Tensor:
         """The gradient, position by position."""
@@ -267,25 +229,26 @@ class Table(ProductSite):
         return _positions(self.use.axis, 1, self.shape[-1], rows, self.samples)
 
 
-PRODUCTS: dict[tuple[str, int], type[ProductSite]] = {
-    ("AddmmBackward0", 1): AddmmLeft,
-    ("AddmmBackward0", 2): AddmmRight,
-    ("BaddbmmBackward0", 1): BaddbmmLeft,
-    ("BaddbmmBackward0", 2): BaddbmmRight,
-    ("BmmBackward0", 0): LeftFactor,
-    ("BmmBackward0", 1): RightFactor,
-    ("ConvolutionBackward0", 1): Convolution,
-    ("EmbeddingBackward0", 0): Table,
-    ("LinearBackward0", 1): LinearWeight,
-    ("MmBackward0", 0): LeftFactor,
-    ("MmBackward0", 1): RightFactor,
-    ("MvBackward0", 1): VectorFactor,
+# By node and position of D: the reader, and the name under which the node kept the other factor.
+_FACTORS: dict[tuple[str, int], tuple[type[ProductSite], str]] = {
+    ("AddmmBackward0", 1): (LeftFactor, "mat2"),
+    ("AddmmBackward0", 2): (RightFactor, "mat1"),
+    ("BaddbmmBackward0", 1): (LeftFactor, "batch2"),
+    ("BaddbmmBackward0", 2): (RightFactor, "batch1"),
+    ("BmmBackward0", 0): (LeftFactor, "mat2"),
+    ("BmmBackward0", 1): (RightFactor, "self"),
+    ("ConvolutionBackward0", 1): (Convolution, "input"),
+    ("EmbeddingBackward0", 0): (Table, "indices"),
+    ("LinearBackward0", 1): (LinearWeight, "input"),
+    ("MmBackward0", 0): (LeftFactor, "mat2"),
+    ("MmBackward0", 1): (RightFactor, "self"),
+    ("MvBackward0", 1): (RightFactor, "self"),
 }
 
 
 def product_site(tape: Tape, use: Use, shape: Sequence[int], samples: int) -> ProductSite:
     """The reader for a use of D, whose shape is given, in a product."""
-    kind = PRODUCTS[tape.names[use.node], use.position]
+    kind, _ = _FACTORS[tape.names[use.node], use.position]
     if kind is Convolution and tape.saved(use.node, "transposed"):
         kind = TransposedConvolution
     return kind(tape, use, shape, samples)
@@ -293,7 +256,7 @@ def product_site(tape: Tape, use: Use, shape: Sequence[int], samples: int) -> Pr
 
 def is_product(tape: Tape, node: int, position: int) -> bool:
     """Whether a node multiplies its input by something that the site can read."""
-    return (tape.names[node], position) in PRODUCTS
+    return (tape.names[node], position) in _FACTORS
 
 
 # (tape, node, gradient at its result) -> gradient before the sum.
@@ -307,11 +270,6 @@ def _itself(tape: Tape, node: int, gradient: Tensor) -> Tensor:
 def _times_number(name: str, sign: int = 1) -> Reader:
     """Multiplies by a number that the node kept."""
     return lambda tape, node, gradient: gradient * (sign * float(tape.saved(node, name)))
-
-
-def _times_tensor(name: str) -> Reader:
-    """Multiplies by a tensor that the node kept."""
-    return lambda tape, node, gradient: gradient * _kept(tape, node, name)
 
 
 def _times_normalised(compute: Callable[[Tape, int], Tensor]) -> Reader:
@@ -363,8 +321,8 @@ _READERS: dict[tuple[str, int], Reader] = {
     ("DivBackward0", 0): lambda tape, node, gradient: gradient / _kept(tape, node, "other"),
     ("ExpandBackward0", 0): _itself,
     ("LinearBackward0", 2): _itself,
-    ("MulBackward0", 0): _times_tensor("other"),
-    ("MulBackward0", 1): _times_tensor("self"),
+    ("MulBackward0", 0): lambda tape, node, gradient: gradient * _kept(tape, node, "other"),
+    ("MulBackward0", 1): lambda tape, node, gradient: gradient * _kept(tape, node, "self"),
     ("NativeBatchNormBackward0", 1): _times_normalised(_batch_normal),
     ("NativeBatchNormBackward0", 2): _itself,
     ("NativeGroupNormBackward0", 1): _times_normalised(_group_normal),

@@ -13,7 +13,13 @@ from typing import Any
 
 from torch import Tensor
 
-from foretrain.empirical.autograd_graph.sites import Use, is_broadcast, is_plain_bias, is_product
+from foretrain.empirical.autograd_graph.sites import (
+    UnreadableError,
+    Use,
+    is_broadcast,
+    is_plain_bias,
+    is_product,
+)
 from foretrain.empirical.autograd_graph.tape import Edge, Owner, Probe, SampleAxis, Shared, Silent, Tape
 
 # Entries are moved, not changed: gradients keep their lengths and angles.
@@ -87,10 +93,6 @@ class _Path:
     scale: float | None
 
 
-class _UnreadableUseError(Exception):
-    """A parameter is used in a way that cannot be read."""
-
-
 def analyse(tape: Tape, parameters: Mapping[str, Tensor], probe: Probe) -> Structure:
     """Find the sources of all parameters, their uses, and the blocks that belong together."""
     leaves = {name: tape.leaves[name] for name in parameters if name in tape.leaves}
@@ -101,7 +103,7 @@ def analyse(tape: Tape, parameters: Mapping[str, Tensor], probe: Probe) -> Struc
         for name, climb in list(climbs.items()):
             try:
                 climb.go_on(probe.owners)
-            except _UnreadableUseError as reason:
+            except UnreadableError as reason:
                 unreadable[name] = str(reason)
                 del climbs[name]
     sources: dict[Any, Source] = {}
@@ -175,17 +177,17 @@ class _Climb:
                 self.silent += results
             elif kinds == {SampleAxis}:
                 if self._tape.dtype_at((node, 0)).is_complex:
-                    raise _UnreadableUseError("it meets complex numbers")
+                    raise UnreadableError("it meets complex numbers")
                 axis = owners.get((node, 0))
                 known = is_product(self._tape, node, position) or is_broadcast(self._tape, node, position)
                 if not known or not isinstance(axis, SampleAxis):
-                    raise _UnreadableUseError(f"it is used by {_kind(self._tape, node)}")
+                    raise UnreadableError(f"it is used by {_kind(self._tape, node)}")
                 self.uses.append((path, Use(node, position, axis)))
             elif kinds == {Shared}:
                 for edge in results:
                     self._rise(_climbed(self._tape, path, position, edge))
             else:
-                raise _UnreadableUseError("its samples are apart in one result of a node and not in another")
+                raise UnreadableError("its samples are apart in one result of a node and not in another")
 
     def _rise(self, path: _Path) -> None:
         """Go up through rearrangements, which need no question, to the nodes that do something else."""

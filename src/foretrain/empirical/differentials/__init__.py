@@ -7,12 +7,15 @@
 ``forward_equations``        the same and those of hidden layers, by the forward equations; for small networks
 """
 
-from foretrain.empirical.differentials.entry import ddntk, dntk
 from foretrain.empirical.differentials.forward_equations import LayerDifferentials, forward_equations
-from foretrain.empirical.differentials.layered import Rates, Stack
-from foretrain.empirical.differentials.layered_tensors import LayeredDifferentials
-from foretrain.empirical.differentials.result import Differential, SecondDifferentials
-from foretrain.empirical.differentials.stacks import stack_of, stack_of_models
+from foretrain.empirical.differentials.kernel_differentials import (
+    Differential,
+    SecondDifferentials,
+    ddntk,
+    dntk,
+    stack_of_models,
+)
+from foretrain.empirical.differentials.layered import LayeredDifferentials, Rates, Stack, stack_of
 from foretrain.empirical.differentials.step import StepPrediction, step_prediction
 
 __all__ = [

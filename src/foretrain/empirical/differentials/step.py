@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from foretrain.empirical.differentials.autodiff import Directions
-from foretrain.empirical.differentials.entry import Options, Preparation, prepared
+from foretrain.empirical.differentials.kernel_differentials import Options, Preparation, prepared
 from foretrain.empirical.kernel_operator.passes import Linearised
 from foretrain.empirical.models.model import unchanged
 from foretrain.support.answers import Answer, Axis, Figure, Result, Table, labelled, log

@@ -13,9 +13,8 @@ conjugate fields b_l go back, and their overlaps make the tangent kernel of the 
 ``effective_rank``   how many eigenvalues count: their participation ratio; ``entropy_rank`` by entropy
 """
 
-from foretrain.empirical.fields.entry import Fields, fields
+from foretrain.empirical.fields.collective import Fields, fields
 from foretrain.empirical.fields.first_order import FirstOrderStep
-from foretrain.empirical.fields.heavy_tails import HeavyTail, heavy_tail, tail_p_value
 from foretrain.empirical.fields.one_hidden_layer import (
     WeightFreeNetwork,
     simulate,
@@ -23,7 +22,13 @@ from foretrain.empirical.fields.one_hidden_layer import (
     weight_training,
 )
 from foretrain.empirical.fields.record import FieldRecord, record_fields
-from foretrain.empirical.fields.spectra import effective_rank, entropy_rank
+from foretrain.empirical.fields.spectra import (
+    HeavyTail,
+    effective_rank,
+    entropy_rank,
+    heavy_tail,
+    tail_p_value,
+)
 from foretrain.empirical.fields.step_report import StepReport
 
 __all__ = [

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from foretrain.empirical.fields import spectra
-from foretrain.empirical.fields.heavy_tails import heavy_tail
+from foretrain.empirical.fields.spectra import heavy_tail
 from foretrain.empirical.fields.state import FieldState
 from foretrain.support.arguments import whole_number
 from foretrain.support.errors import InputError

@@ -11,7 +11,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from foretrain.empirical.autograd_graph.chain import find_chain
-from foretrain.empirical.fields.entry import Fields
+from foretrain.empirical.fields.collective import Fields
 from foretrain.empirical.fields.observation import observe
 from foretrain.empirical.fields.one_hidden_layer import Descent, recorded_steps
 from foretrain.empirical.fields.state import (

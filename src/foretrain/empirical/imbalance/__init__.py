@@ -5,7 +5,11 @@
 ``observe_imbalance``  an observable for recorders
 """
 
-from foretrain.empirical.imbalance.entry import imbalance, observe_imbalance, record_imbalance
-from foretrain.empirical.imbalance.result import Imbalance
+from foretrain.empirical.imbalance.measurement import (
+    Imbalance,
+    imbalance,
+    observe_imbalance,
+    record_imbalance,
+)
 
 __all__ = ["Imbalance", "imbalance", "observe_imbalance", "record_imbalance"]

@@ -205,12 +205,12 @@ def gradient_collectors(
     tape: Tape, source: Source, size: Size, with_bias: bool = False
 ) -> list[GradientCollector]:
     """Collectors for all uses of a source; uses of the same kind share one."""
-    products: dict[tuple[type[ProductSite], int], list[Use]] = {}
+    products: dict[tuple[str, type[ProductSite], int], list[Use]] = {}
     sums = []
     for use in source.uses:
         if is_product(tape, use.node, use.position):
             site = product_site(tape, use, source.shape, size.samples)
-            products.setdefault((type(site), site.groups), []).append(use)
+            products.setdefault((tape.names[use.node], type(site), site.groups), []).append(use)
         else:
             sums.append(use)
     found: list[GradientCollector] = [

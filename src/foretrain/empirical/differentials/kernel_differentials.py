@@ -5,29 +5,126 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from operator import index
-from typing import Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from foretrain.empirical.autograd_graph.chain import Chain, find_chain
+from foretrain.empirical.autograd_graph.chain import find_chain
+from foretrain.empirical.autograd_graph.tape import read
 from foretrain.empirical.differentials.autodiff import BACKWARD, Directions, derivative, gradients_of_changes
-from foretrain.empirical.differentials.layered import Rates as LayerRates
-from foretrain.empirical.differentials.layered import Stack, with_derivatives
-from foretrain.empirical.differentials.layered_tensors import LayeredDifferentials
-from foretrain.empirical.differentials.result import Differential, SecondDifferentials, by_index
+from foretrain.empirical.differentials.layered import LayeredDifferentials, Stack, stack_of_chain
 from foretrain.empirical.kernel_operator.passes import Linearised
 from foretrain.empirical.models.batches import as_batch
 from foretrain.empirical.models.model import Output, unchanged
 from foretrain.empirical.models.parameters import Rates
 from foretrain.empirical.tangent_kernel.kernel import KernelOptions, prepare
+from foretrain.support.answers import Answer, Result
 from foretrain.support.errors import InputError, NotSupportedError, unknown_name
 from foretrain.support.memory import available_bytes, require_memory
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 _WAY_OUT = "name fewer `samples=` or `outputs=`"
 _LAYERED = "layer by layer"  # the route of chains
 _COPIES = 8  # of the changes of fields of all layers
 _SHARE = 0.4  # of the available memory
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Differential(Result):
+    """``values``: one axis of samples for every index, then one axis of outputs for every index.
+
+    ``np.asarray(found)`` gives an array; ``found.route`` says how it was computed, ``found.notes`` what to know.
+    """
+
+    name: str
+    values: Tensor
+    samples: tuple[int, ...]
+    outputs: tuple[int, ...]
+    first_index: int
+    route: str
+    notes: tuple[str, ...] = ()
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Sizes of the axes."""
+        return tuple(self.values.shape)
+
+    @property
+    def dims(self) -> tuple[str, ...]:
+        """Names of the axes, numbered as the source numbers the indices."""
+        numbers = range(self.first_index, self.first_index + self.values.ndim // 2)
+        return (*(f"input_{i}" for i in numbers), *(f"output_{i}" for i in numbers))
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        return np.array(self.values.detach().cpu().numpy(), dtype=dtype, copy=copy)
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __getitem__(self, key: Any) -> Tensor:
+        return self.values[key]
+
+    def joint(self) -> Tensor:
+        """One axis of (sample, output) for every index, as the update equations contract them."""
+        order = self.values.ndim // 2
+        pairs = [axis for i in range(order) for axis in (i, order + i)]
+        legs = len(self.samples) * len(self.outputs)
+        return self.values.permute(pairs).reshape((legs,) * order)
+
+    def to_xarray(self) -> xr.DataArray:
+        """A labelled array that can be saved."""
+        import xarray as xr
+
+        coordinates = {
+            dim: list(self.samples if dim.startswith("input") else self.outputs) for dim in self.dims
+        }
+        attributes = {"route": self.route, "notes": " ".join(self.notes)}
+        return xr.DataArray(
+            np.asarray(self), dims=self.dims, coords=coordinates, name=self.name, attrs=attributes
+        )
+
+    def answer(self) -> Answer:
+        """Its sizes, how large its entries are, and how it was found."""
+        sizes = ", ".join(f"{name} {size}" for name, size in zip(self.dims, self.shape))
+        kind = str(self.values.dtype).removeprefix("torch.")
+        rms, largest = float(self.values.square().mean().sqrt()), float(self.values.abs().max())
+        entries = f"Entries have the root mean square {rms:.4g} and are up to {largest:.4g} in size."
+        statement = f"Differential({self.name}: {sizes}; {kind}; {self.route})"
+        record = {"name": self.name, "sizes": sizes, "root_mean_square": rms, "largest": largest}
+        return Answer(statement, [entries, *self.notes], self.to_xarray, record)
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class SecondDifferentials(Result):
+    """Both second differentials: ``dd_I`` = D³z_0[g_1, g_2, g_3] (∞.5) and ``dd_II`` = u_13 · λ u_24 (∞.7).
+
+    In dd_I index 0 is the output that is differentiated three times. In dd_II outputs 1 and 2 are differentiated
+    twice and share a parameter; the gradient of 3 is contracted with 1, that of 4 with 2.
+    """
+
+    dd_I: Differential
+    dd_II: Differential
+
+    def answer(self) -> Answer:
+        """Both, one after the other."""
+        import xarray as xr
+
+        both = {"dd_I": self.dd_I, "dd_II": self.dd_II}
+        parts = {name: found.answer() for name, found in both.items()}
+        return Answer(
+            "Both second differentials of the tangent kernel.",
+            list(parts.values()),
+            lambda: xr.Dataset({name: one.to_xarray() for name, one in both.items()}),
+            {
+                f"{name}_{key}": value
+                for name, part in parts.items()
+                for key, value in part.document().items()
+            },
+        )
 
 
 class Options(TypedDict, total=False):
@@ -124,12 +221,11 @@ class Preparation:
 
     def _labelled(self, name: str, joint: Tensor, route: str) -> Differential:
         """From one axis of legs for every index; those of a stack have the output first."""
-        samples, outputs = len(self.samples), tuple(self.directions.linear.outputs)
-        if route == _LAYERED:
-            split = joint.view((len(outputs), samples) * joint.ndim)
-            places = [axis for i in range(joint.ndim) for axis in (2 * i + 1, 2 * i)]
-            joint = split.permute(places).reshape(joint.shape)
-        values = by_index(joint, samples, len(outputs))
+        outputs, order = tuple(self.directions.linear.outputs), joint.ndim
+        layered = route == _LAYERED
+        sizes = (len(outputs), len(self.samples)) if layered else (len(self.samples), len(outputs))
+        axes = [*range(layered, 2 * order, 2), *range(1 - layered, 2 * order, 2)]  # all samples come first
+        values = joint.reshape(sizes * order).permute(axes).contiguous()
         return Differential(name, values, self.samples, outputs, int(name == "dd_II"), route, self.notes)
 
     def _require(self, order: int, vectors: int) -> None:
@@ -161,17 +257,16 @@ def prepared(model: Any, x: Any, **options: Unpack[Options]) -> Preparation:
     linear = Linearised(replace(engine.model, channels_last=False), engine.parameters, engine.outputs)
     directions = Directions(linear, batch, engine.rates, engine.memory.passes)
     notes = kink_notes(linear.rows(batch.pick([0])))
-    stack = _as_stack(getattr(model, "_orig_mod", model), directions)
-    return Preparation(directions, stack, tuple(chosen), notes)
+    return Preparation(directions, _as_stack(model, directions), tuple(chosen), notes)
 
 
 def _as_stack(model: Any, directions: Directions) -> Stack | None:
-    """A chain of linear layers and elementwise activations, found out by running it, as a stack of one network.
+    """The model as a stack of one network, if it is a chain of linear layers and elementwise activations.
 
     None if it is no chain that ends in a linear layer, or its fields do not fit, or an output is named twice: to a
     stack all outputs have weights of their own.
     """
-    x = directions.batch.arguments
+    model, x = getattr(model, "_orig_mod", model), directions.batch.arguments
     if not isinstance(model, nn.Module) or not isinstance(x, Tensor) or x.ndim != 2 or directions.batch.axis:
         return None
     outputs = directions.linear.outputs
@@ -183,26 +278,36 @@ def _as_stack(model: Any, directions: Directions) -> Stack | None:
         needed = _COPIES * chain.x.element_size() * directions.legs**2 * sum(chain.widths[1:-1])
         if not plain or needed >= _SHARE * available_bytes():
             return None
-        derivatives = [_derivatives(chain, number) for number in range(1, chain.depth)]
+        known = {id(value): directions.rates[name] for name, value in directions.linear.parameters.items()}
+        return stack_of_chain(chain, list(outputs), known)
     except (InputError, NotSupportedError, RuntimeError):
         return None
-    last = chain.layer(chain.depth).weight[list(outputs)]
-    known = {id(value): directions.rates[name] for name, value in directions.linear.parameters.items()}
+
+
+def stack_of_models(models: Sequence[Any], x: Any, **options: Unpack[Options]) -> Stack:
+    """Torch models that are chains of the same shape; ``options`` are those of ``dntk``."""
+    stacks: list[Stack] = []
+    for model in models:
+        with unchanged(model):
+            stack = prepared(model, x, **options).stack
+        if stack is None:
+            raise NotSupportedError(
+                f"model {len(stacks)} is no chain of linear layers and elementwise activations that ends in a "
+                "linear layer and names no output twice: use dntk and ddntk for each model."
+            )
+        stacks.append(stack)
+    shapes = {(*(tuple(weight.shape) for weight in stack.weights), *stack.rates) for stack in stacks}
+    if len(shapes) != 1:
+        raise InputError("models must be a list of networks with equal layers and equal learning rates.")
     return Stack(
-        signals=[chain.u(number)[None] for number in range(chain.depth)],
-        derivatives=derivatives,
-        weights=[*(chain.layer(number).weight[None] for number in range(2, chain.depth)), last[None]],
-        rates=[
-            LayerRates(known.get(id(layer.module.weight), 0.0), known.get(id(layer.module.bias), 0.0))
-            for layer in chain.layers
+        signals=[torch.cat(values) for values in zip(*(stack.signals for stack in stacks))],
+        derivatives=[
+            (torch.cat(one), torch.cat(two), torch.cat(three))
+            for one, two, three in (zip(*of_layer) for of_layer in zip(*(s.derivatives for s in stacks)))
         ],
+        weights=[torch.cat(values) for values in zip(*(stack.weights for stack in stacks))],
+        rates=stacks[0].rates,
     )
-
-
-def _derivatives(chain: Chain, number: int) -> tuple[Tensor, Tensor, Tensor]:
-    """σ', σ'', σ''' at the preactivations of a layer, as one network."""
-    _, one, two, three = with_derivatives(lambda v: chain.activate(number, v), chain.v(number))
-    return one[None], two[None], three[None]
 
 
 def _chosen_samples(samples: Sequence[int] | None, count: int) -> list[int]:
@@ -239,18 +344,8 @@ _KINKED = (
 
 def kink_notes(outputs: Tensor) -> tuple[str, ...]:
     """One note if the graph has such an operation."""
-    seen: set[Any] = set()
-    waiting = [outputs.grad_fn]
-    found: dict[str, None] = {}
-    while waiting:
-        node = waiting.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        name = type(node).__name__.split("Backward")[0]
-        if name.startswith(_KINKED):
-            found[name] = None
-        waiting += [parent for parent, _ in node.next_functions]
+    kinds = (name.partition("Backward")[0] for name in read(outputs, {}).names)
+    found = dict.fromkeys(kind for kind in kinds if kind.startswith(_KINKED))
     if not found:
         return ()
     return (
