@@ -74,13 +74,11 @@ def capacity(engine: object, workers: int | None = None) -> int:
         return workers
     if engine is None or engine in ("local", "threads"):
         return int(joblib.cpu_count())
-    if isinstance(engine, str) and engine.startswith("dask://"):
-        with _dask_client(*_host_and_port(engine)) as client:
-            return sum(client.nthreads().values())
-    if isinstance(engine, str):
+    if isinstance(engine, str) and engine.startswith("ray://"):
         with _ray_connection(engine) as ray:
             return int(ray.cluster_resources().get("CPU", 1))
-    return sum(engine.nthreads().values())  # type: ignore[attr-defined]
+    with _dask_client(engine) as client:
+        return sum(client.nthreads().values())
 
 
 def _results(
@@ -114,8 +112,8 @@ def _session(
                 "`workers` cannot be set for a Dask cluster, which uses all it has: leave it out."
             )
         if isinstance(engine, str):
-            return _dask_session_at(*_host_and_port(engine), return_as)
-        if engine.status in ("closing", "closed"):  # type: ignore[attr-defined]
+            _host_and_port(engine)
+        elif engine.status in ("closing", "closed"):  # type: ignore[attr-defined]
             raise EngineError("the Dask client is closed: open it again, or give the scheduler's address.")
         return _dask_session(engine, return_as)
     raise InputError(
@@ -151,13 +149,12 @@ def _local_session(backend: str, workers: int | None, count: int, return_as: str
 
 
 @contextmanager
-def _dask_session_at(host: str, port: int, return_as: str) -> Iterator[Execute]:
-    with _dask_client(host, port) as client, _dask_session(client, return_as) as execute:
-        yield execute
-
-
-@contextmanager
-def _dask_client(host: str, port: int) -> Iterator[Any]:
+def _dask_client(engine: object) -> Iterator[Any]:
+    """The client that was given, which stays open, or one of the scheduler at an address."""
+    if not isinstance(engine, str):
+        yield engine
+        return
+    host, port = _host_and_port(engine)
     distributed = _extra("distributed")
     _knock(host, port, "Dask scheduler")
     address = f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
@@ -181,21 +178,22 @@ def _dask_client(host: str, port: int) -> Iterator[Any]:
 
 
 @contextmanager
-def _dask_session(client: Any, return_as: str) -> Iterator[Execute]:
+def _dask_session(engine: object, return_as: str) -> Iterator[Execute]:
     distributed = _extra("distributed")
-    try:
-        client.wait_for_workers(1, timeout=_ANSWER_SECONDS)
-    except TimeoutError as error:
-        raise EngineError("the Dask cluster has no workers: start some and try again.") from error
     execute = dask_tasks.in_order if return_as == "generator" else dask_tasks.as_they_finish
-    try:
-        yield partial(execute, client)
-    except distributed.KilledWorker as error:
-        raise WorkerDiedError(
-            "workers of the Dask cluster were killed, most likely for lack of memory: use smaller tasks."
-        ) from error
-    except (distributed.CancelledError, asyncio.CancelledError) as error:
-        raise EngineError("the Dask cluster is gone: start it again and run this once more.") from error
+    with _dask_client(engine) as client:
+        try:
+            client.wait_for_workers(1, timeout=_ANSWER_SECONDS)
+        except TimeoutError as error:
+            raise EngineError("the Dask cluster has no workers: start some and try again.") from error
+        try:
+            yield partial(execute, client)
+        except distributed.KilledWorker as error:
+            raise WorkerDiedError(
+                "workers of the Dask cluster were killed, most likely for lack of memory: use smaller tasks."
+            ) from error
+        except (distributed.CancelledError, asyncio.CancelledError) as error:
+            raise EngineError("the Dask cluster is gone: start it again and run this once more.") from error
 
 
 @contextmanager

@@ -167,7 +167,7 @@ def test_an_interrupted_run_stops_soon_and_can_be_resumed(workers: int, tmp_path
 def test_a_full_disk_loses_nothing(workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "k.zarr"
     written = [0]
-    write = folders._write_all
+    write = folders.write_all
 
     def fill(descriptor: int, content: Any) -> None:
         written[0] += 1
@@ -176,7 +176,7 @@ def test_a_full_disk_loses_nothing(workers: int, tmp_path: Path, monkeypatch: py
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         write(descriptor, content)
 
-    monkeypatch.setattr(folders, "_write_all", fill)
+    monkeypatch.setattr(folders, "write_all", fill)
     engine = "threads" if workers == 2 else None
     with pytest.raises(FileError, match=r"disk is full"):
         stored(path, network(), inputs(40), None, "trace", side=5, workers=workers, engine=engine)

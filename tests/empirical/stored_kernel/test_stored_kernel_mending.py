@@ -274,7 +274,7 @@ def test_a_disk_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Monke
     def refuse(*_: Any, **__: Any) -> None:
         raise OSError(30, "Read-only file system")
 
-    monkeypatch.setattr(create, "create", refuse)
+    monkeypatch.setattr(create, "_create", refuse)
     with pytest.raises(FileError, match=r"\(Read-only file system\).*store="):
         stored(tmp_path / "k.zarr", network(), inputs(5))
 

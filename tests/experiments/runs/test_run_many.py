@@ -13,9 +13,9 @@ import xarray as xr
 import foretrain as ft
 from foretrain.experiments import registry, run_many
 from foretrain.experiments.registry import Experiment, Result, Row, Scale
-from foretrain.experiments.runs import many, one
-from foretrain.experiments.runs.one import Task
-from foretrain.experiments.runs.record import Record
+from foretrain.experiments.runs import many
+from foretrain.experiments.runs.many import Task
+from foretrain.experiments.runs.outcome import Record
 from foretrain.support.errors import FileError, InputError
 
 CALLS: list[str] = []
@@ -85,11 +85,11 @@ def test_every_experiment_has_its_record_in_the_order_that_was_asked_for() -> No
 def test_the_time_that_is_left_counts_what_runs_beside_the_finished_ones() -> None:
     cost = {"a": 100.0, "b": 100.0, "c": 200.0}
     lost, slow = Record("a", error="killed"), Record("b", seconds=300.0)  # three times as long as expected
-    assert many._left([slow], cost, 2, elapsed=300.0) == "; about 5 min left"  # 1200 s on two workers
-    assert many._left([slow], cost, 8, elapsed=300.0) == "; about 2 min left"
-    assert many._left([lost], cost, 2, elapsed=10.0) == ""
-    assert many._left([slow, lost, slow], cost, 2, elapsed=10.0) == ""
-    assert many._left([slow], cost, 2, elapsed=1000.0) == "; about 1 s left"
+    assert many._time_left([slow], cost, 2, elapsed=300.0) == "; about 5 min left"  # 1200 s on two workers
+    assert many._time_left([slow], cost, 8, elapsed=300.0) == "; about 2 min left"
+    assert many._time_left([lost], cost, 2, elapsed=10.0) == ""
+    assert many._time_left([slow, lost, slow], cost, 2, elapsed=10.0) == ""
+    assert many._time_left([slow], cost, 2, elapsed=1000.0) == "; about 1 s left"
 
 
 @pytest.mark.filterwarnings("ignore:warned")
@@ -133,7 +133,7 @@ def test_the_trace_of_a_failure_need_not_be_written(tmp_path: Path, monkeypatch:
     def refuse(*_: object, **__: object) -> None:
         raise OSError("Read-only file system")
 
-    monkeypatch.setattr(one, "new_file", refuse)
+    monkeypatch.setattr(many, "new_file", refuse)
     run = run_many(["crashed", "bad"], keep=tmp_path, workers=1)
     assert [record.error.partition(" (")[0] for record in run.records] == ["unexpected ZeroDivisionError", ""]
 

@@ -15,8 +15,7 @@ from foretrain.experiments import registry
 from foretrain.experiments.experiment import Experiment, Result, Row, Scale
 from foretrain.experiments.parts import Parts
 from foretrain.experiments.sweep import sweep
-from foretrain.experiments.sweep.settings import Settings
-from foretrain.experiments.sweep.targets import of_experiment
+from foretrain.experiments.sweep.targets import Settings, of_experiment
 
 
 class _Course(NamedTuple):

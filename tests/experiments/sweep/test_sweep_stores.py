@@ -130,8 +130,8 @@ def test_points_stay_when_untyped_numbers_are_joined_by_fractions(tmp_path: Path
 
 def test_data_are_there_while_a_sweep_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Any reader of Zarr finds what was finished before, and an older state after a kill."""
-    monkeypatch.setattr(journal, "_EVERY", 0.0)
-    monkeypatch.setattr(journal, "_SHARE", 1e9)
+    monkeypatch.setattr(journal, "_DATA_SECONDS", 0.0)
+    monkeypatch.setattr(journal, "_DATA_SHARE", 1e9)
     (tmp_path / "mine.py").write_text(
         "import xarray\n\ndef seen(a: int):\n    if a == 0:\n        return 0\n"
         f"    with xarray.open_zarr({str(tmp_path / 'mine.sweep' / 'data.zarr')!r}) as data:\n"
@@ -144,8 +144,8 @@ def test_data_are_there_while_a_sweep_runs(tmp_path: Path, monkeypatch: pytest.M
 def test_data_that_cannot_be_refreshed_do_not_end_a_sweep(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(journal, "_EVERY", 0.0)
-    monkeypatch.setattr(journal, "_SHARE", 1e9)
+    monkeypatch.setattr(journal, "_DATA_SECONDS", 0.0)
+    monkeypatch.setattr(journal, "_DATA_SHARE", 1e9)
     real, calls = journal.save, []
 
     def full(*arguments: Any, **options: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -241,9 +241,8 @@ class _Computation:
             yield Task(run.folder.path, run.token, digest, parent, number)
 
     def _job(self, aside: Mapping[str, list[str]]) -> Job:
-        kernel = self._kernel
-        sides = kernel.first, kernel.second
-        return replace(Job.of(kernel.tangents, sides, kernel.by, self._height, self._kept), aside=aside)
+        kernel, strip = self._kernel, (self._height, self._kept)
+        return Job.of(kernel.tangents, (kernel.first, kernel.second), kernel.by, strip, aside)
 
     def _set_aside(self, folder: Folder) -> None:
         """Find, chunk by chunk in their order, how parameters must be treated for all chunks to go together."""

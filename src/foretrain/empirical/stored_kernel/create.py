@@ -49,20 +49,26 @@ def local_folder(store: str | Path) -> Path:
 
 
 def create_in_place(path: Path, layout: Layout) -> None:
-    """In the place of an older store, of an empty folder, or of nothing."""
+    """A store without tiles appears complete: in the place of an older one, of an empty folder, or of nothing."""
     require_disk(path, layout, 0)
     try:
         if is_stored_kernel(path):
             _refuse_to_lose_files(path)
             with Folder(path).lock():
-                create(path, layout, overwrite=True)
+                _create(path, layout, overwrite=True)
         elif path.exists():
-            mode = path.stat().st_mode
-            _give_way(path)
-            create(path, layout)
-            path.chmod(S_IMODE(mode))
+            mode = S_IMODE(path.stat().st_mode)
+            try:
+                path.rmdir()
+            except OSError as error:  # another run has filled it meanwhile, or it may not be removed
+                raise FileError(
+                    f"{path} cannot be replaced ({error.strerror or error}): choose a folder inside it as `store=`, "
+                    f"such as {path / 'kernel.zarr'}."
+                ) from error
+            _create(path, layout)
+            path.chmod(mode)
         else:
-            create(path, layout)
+            _create(path, layout)
     except ForetrainError:
         raise
     except OSError as error:
@@ -71,27 +77,21 @@ def create_in_place(path: Path, layout: Layout) -> None:
         ) from error
 
 
+def _create(path: Path, layout: Layout, *, overwrite: bool = False) -> None:
+    with new_folder(path, overwrite=overwrite) as folder:
+        _write(folder, layout, {})
+        (folder / RECORDS).mkdir()
+
+
 def _refuse_to_lose_files(path: Path) -> None:
     """Only what a store consists of is replaced; hidden files are the system's."""
-    foreign = [
-        file.name for file in path.iterdir() if file.name not in _PARTS and not file.name.startswith(".")
-    ]
+    names = sorted(file.name for file in path.iterdir() if not file.name.startswith("."))
+    foreign = [name for name in names if name not in _PARTS]
     if foreign:
         raise FileError(
-            f"{path} also holds {', '.join(sorted(foreign)[:3])}, which would be lost with the store: move that "
+            f"{path} also holds {', '.join(foreign[:3])}, which would be lost with the store: move that "
             "somewhere else, or choose another `store=`."
         )
-
-
-def _give_way(path: Path) -> None:
-    """A folder that another run has filled meanwhile stays."""
-    try:
-        path.rmdir()
-    except OSError as error:
-        raise FileError(
-            f"{path} cannot be replaced ({error.strerror or error}): choose a folder inside it as `store=`, such as "
-            f"{path / 'kernel.zarr'}."
-        ) from error
 
 
 def require_disk(path: Path, layout: Layout, finished: int) -> None:
@@ -106,13 +106,6 @@ def require_disk(path: Path, layout: Layout, finished: int) -> None:
             f"disk, but {existing} has {human_bytes(free)} free: make room, choose another `store=`, or ask "
             "for `outputs='trace'|--trace`, fewer samples or a model in float32."
         )
-
-
-def create(path: Path, layout: Layout, *, overwrite: bool = False) -> None:
-    """A store without tiles, which appears complete."""
-    with new_folder(path, overwrite=overwrite) as folder:
-        _write(folder, layout, {})
-        (folder / RECORDS).mkdir()
 
 
 def is_whole(path: Path, layout: Layout) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from math import prod
 from threading import Event, Thread
 from types import TracebackType
@@ -19,37 +18,32 @@ _POLL_SECONDS = 0.5
 _POLL_SHARE = 0.02  # of the time, at most, goes into looking for new tiles
 
 
-@dataclass
 class Estimate:
-    """Work as pairs of samples and as samples that go through the model; each at the rate measured so far."""
+    """Work as pairs of samples and as samples that go through the model; each at the rate measured so far.
 
-    grid: Grid
-    tiles: Iterable[Tile]  # still to do when the run began
-    samples: float  # that will go through the model in all
-    workers: int
-    _left: set[Tile] = field(init=False)
-    _pairs_left: dict[bool, float] = field(default_factory=lambda: {True: 0.0, False: 0.0})
-    _pairs: dict[bool, float] = field(default_factory=lambda: {True: 0.0, False: 0.0})
-    _seconds: dict[bool, float] = field(default_factory=lambda: {True: 0.0, False: 0.0})
-    _samples: float = 0.0
-    _sample_seconds: float = 0.0
-    _seen: set[str] = field(default_factory=set)
+    ``tiles`` are still to do when the run begins; ``samples`` will go through the model in all.
+    """
 
-    def __post_init__(self) -> None:
-        self._left = set(self.tiles)
+    def __init__(self, grid: Grid, tiles: Iterable[Tile], samples: float, workers: int) -> None:
+        self._grid, self._samples_left, self._workers = grid, samples, workers
+        self._left, self._seen = set(tiles), set[str]()
+        # Pairs still to do, pairs done and seconds for them: on the diagonal (True) and beside it.
+        self._pairs_left, self._pairs, self._seconds = ({True: 0.0, False: 0.0} for _ in range(3))
+        self._samples = self._sample_seconds = 0.0
         for tile in self._left:
-            self._pairs_left[self.grid.on_diagonal(tile)] += prod(self.grid.shape(tile))
+            self._pairs_left[grid.on_diagonal(tile)] += prod(grid.shape(tile))
 
     def add(self, tile: Tile, record: Mapping[str, Any]) -> None:
         """A tile is finished."""
         if tile not in self._left:
             return
         self._left.remove(tile)
-        kind, size = self.grid.on_diagonal(tile), prod(self.grid.shape(tile))
+        kind, size = self._grid.on_diagonal(tile), prod(self._grid.shape(tile))
         self._pairs[kind] += size
         self._pairs_left[kind] -= size
         self._seconds[kind] += record["seconds"]
         self._samples += record["chunk_samples"]
+        self._samples_left -= record["chunk_samples"]
         self._sample_seconds += record["chunk_seconds"]
         self._seen.add(record["worker"])
 
@@ -63,8 +57,8 @@ class Estimate:
         rates = {False: beside, True: found.get(True, beside * _DIAGONAL)}
         tiles = sum(rates[kind] * pairs for kind, pairs in self._pairs_left.items())
         per_sample = self._sample_seconds / self._samples if self._samples else 0.0
-        chunks = per_sample * max(0.0, self.samples - self._samples) if self._left else 0.0
-        return (tiles + chunks) / max(self.workers, len(self._seen))
+        chunks = per_sample * max(0.0, self._samples_left) if self._left else 0.0
+        return (tiles + chunks) / max(self._workers, len(self._seen))
 
 
 def samples_to_run(grid: Grid, cut: Iterable[Strip], missing: set[Tile], workers: int) -> float:

@@ -28,6 +28,7 @@ from foretrain.empirical.stored_kernel.identity import FORMAT
 from foretrain.empirical.stored_kernel.layout import ARRAY, RUNS, Layout, attributes, is_stored_kernel
 from foretrain.support.atomic import restore
 from foretrain.support.durable import Lock
+from foretrain.support.durable.log import write_all
 from foretrain.support.errors import FileError, ForetrainError
 from foretrain.support.progress import track
 from foretrain.support.store import RECORDS, TILES
@@ -83,14 +84,14 @@ class Folder:
         if not self.path.exists():
             raise FileError(f"{self.path} does not exist: check the path.")
         found = (attributes(self.path) or {}).get(TILES)
-        if found is not None and found.get("format") != FORMAT:
-            raise FileError(
-                f"{self.path} is a store in format {found.get('format')!r}, but this version of foretrain has format "
-                f"{FORMAT}: choose another `store=`, or pass `overwrite=True` to replace it."
-            )
         if found is None:
             raise FileError(
                 f"{self.path} is no stored kernel: give the folder that ntk(..., `store=`) wrote."
+            )
+        if found.get("format") != FORMAT:
+            raise FileError(
+                f"{self.path} is a store in format {found.get('format')!r}, but this version of foretrain has format "
+                f"{FORMAT}: choose another `store=`, or pass `overwrite=True` to replace it."
             )
         try:
             return Layout.from_json(found)
@@ -106,11 +107,10 @@ class Folder:
             names = os.listdir(self.path / RECORDS)
         except FileNotFoundError:
             return set()
-        return {self._tiles[name] for name in names if name in self._tiles}
+        return {self._by_record[name] for name in names if name in self._by_record}
 
     @cached_property
-    def _tiles(self) -> dict[str, Tile]:
-        """All tiles, by the names of their records."""
+    def _by_record(self) -> dict[str, Tile]:
         return {self.record_path(tile).name: tile for tile in self.layout.grid.tiles}
 
     def record_path(self, tile: Tile) -> Path:
@@ -160,8 +160,8 @@ class Folder:
 
     def files(self, tile: Tile) -> list[Path]:
         """The file of a tile, and that of its mirror image."""
-        mirror = self.layout.grid.symmetric and tile[0] != tile[1]
-        return [self.file(tile), *([self.file((tile[1], tile[0]))] if mirror else [])]
+        places = [tile, tile[::-1]] if self.layout.grid.symmetric and tile[0] != tile[1] else [tile]
+        return [self.file(place) for place in places]
 
     def file(self, tile: Tile) -> Path:
         """The file of one chunk."""
@@ -271,7 +271,7 @@ class Run:
         partial = self.place / uuid.uuid4().hex
         try:
             with partial.open("wb", buffering=0) as file:
-                _write_all(file.fileno(), content)
+                write_all(file.fileno(), content)
                 os.fsync(file.fileno())
             os.replace(partial, destination)
         except FileNotFoundError:
@@ -285,13 +285,6 @@ class Run:
         if is_stored_kernel(self.folder.path):
             return RunIsOverError()
         return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self.folder.path))
-
-
-def _write_all(descriptor: int, content: bytes | memoryview) -> None:
-    """A system may write less than it was given."""
-    left = memoryview(content)
-    while left:
-        left = left[os.write(descriptor, left) :]
 
 
 def _padded(image: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:

@@ -68,26 +68,23 @@ def fingerprint(tangents: Engine, first: Batch, second: Batch | None, by: str | 
     }
 
 
-def refuse_other(found: Layout, wanted: Mapping[str, str], where: object) -> None:
+def refuse_other(found: Layout, digests: Mapping[str, str], where: object) -> None:
     """Two kernels do not go into one store."""
-    changed = [said for key, said in _SAID.items() if found.fingerprint.get(key) != wanted[key]]
-    if changed:
-        raise _another_kernel(where, "; ".join(changed))
+    _refuse([said for key, said in _SAID.items() if found.fingerprint.get(key) != digests[key]], where)
 
 
 def refuse_other_function(found: Layout, now: SampleValues, where: object) -> None:
     """Nor two functions that have the same name and parameters."""
     if not found.sample_values.agrees(now):
-        raise _another_kernel(
-            where, "the model computes other outputs or gradients than the one the store was made with"
+        _refuse(["the model computes other outputs or gradients than the one the store was made with"], where)
+
+
+def _refuse(changes: Sequence[str], where: object) -> None:
+    if changes:
+        raise FileError(
+            f"{where} holds tiles of another kernel ({'; '.join(changes)}): choose another `store=`, or pass "
+            "`overwrite=True` to replace it."
         )
-
-
-def _another_kernel(where: object, why: str) -> FileError:
-    return FileError(
-        f"{where} holds tiles of another kernel ({why}): choose another `store=`, or pass "
-        "`overwrite=True` to replace it."
-    )
 
 
 def short_description(model: Any) -> str:

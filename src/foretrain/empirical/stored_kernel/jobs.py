@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -30,54 +30,38 @@ class Job:
     """All that ``prepare`` takes, and how large a strip of the kernel may be."""
 
     model: Any
-    given: Any
-    output: Any
-    outputs: tuple[int, ...]
-    trace: bool
-    names: frozenset[str]
-    rates: Mapping[str, float]
-    by: str | None
+    options: KernelOptions
     first: Batch
     second: Batch | None
     height: int  # rows of tiles in a strip
     room: float  # bytes for factors that are kept
-    aside: Mapping[str, list[str]] = field(default_factory=dict)
+    aside: Mapping[str, list[str]]
 
     @staticmethod
     def of(
-        tangents: Engine, sides: tuple[Batch, Batch | None], by: str | None, height: int, room: float
+        tangents: Engine,
+        sides: tuple[Batch, Batch | None],
+        by: str | None,
+        strip: tuple[int, float],
+        aside: Mapping[str, list[str]],
     ) -> Job:
-        """The job of an engine that has looked at the model."""
-        model = tangents.model
-        return Job(
-            model.function,
-            model.given_parameters,
-            model.output,
-            tuple(tangents.outputs),
-            tangents.job.trace,
-            frozenset(tangents.parameters),
-            dict(tangents.rates),
-            by,
-            *sides,
-            height,
-            room,
+        """The job of an engine that has looked at the model; ``strip`` is the height of one and the room for it."""
+        model, names, rates = tangents.model, frozenset(tangents.parameters), dict(tangents.rates)
+        given = model.given_parameters
+        options = KernelOptions(
+            "trace" if tangents.job.trace else tuple(tangents.outputs),
+            output=model.output,
+            parameters=(lambda name, _: name in names) if given is None else given,
+            rates=lambda name, _: rates[name],
+            # Contributions of layers are kept apart, for the record of their shares.
+            by="parameter" if by == "parameter" else "layer",
+            batch_axis=sides[0].axis,
         )
+        return Job(model.function, options, *sides, *strip, aside)
 
     def prepared(self) -> tuple[Engine, Batch, Batch | None]:
-        """The model looked at anew; contributions of layers are kept apart, for the record of their shares."""
-        tangents, first, second = prepare(
-            self.model,
-            self.first,
-            self.second,
-            KernelOptions(
-                "trace" if self.trace else self.outputs,
-                output=self.output,
-                parameters=(lambda name, _: name in self.names) if self.given is None else self.given,
-                rates=lambda name, _: self.rates[name],
-                by="parameter" if self.by == "parameter" else "layer",
-                batch_axis=self.first.axis,
-            ),
-        )
+        """The model looked at anew."""
+        tangents, first, second = prepare(self.model, self.first, self.second, self.options)
         if any(self.aside.values()):
             tangents.look_again(GraphChangedError(**self.aside))
         # A plan of its own, from samples that do not depend on which chunk comes first.

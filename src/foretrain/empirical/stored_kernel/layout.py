@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -57,42 +57,28 @@ class Layout:
 
     def to_json(self) -> dict[str, Any]:
         """As it is kept in the store."""
-        grid = self.grid
+        grid, own = self.grid, asdict(self)
+        del own["grid"]
         return {
             "format": FORMAT,
             "symmetric": grid.symmetric,
-            "samples": list(grid.samples),
+            "samples": grid.samples,
             "bounds_1": grid.bounds(0),
             "bounds_2": grid.bounds(1),
-            "outputs": list(self.outputs),
-            "trace": self.trace,
-            "labels": None if self.labels is None else list(self.labels),
-            "by": self.by,
-            "dtype": self.dtype,
-            "threads": self.threads,
-            "fingerprint": dict(self.fingerprint),
-            "model": self.model,
-            "routes": dict(self.routes),
-            "witness": asdict(self.sample_values),
+            "witness": own.pop("sample_values"),
+            **own,
         }
 
     @staticmethod
     def from_json(found: Mapping[str, Any]) -> Layout:
         """As it was when the store was created."""
         sides = found["bounds_1"][1], found["bounds_2"][1]
-        return Layout(
-            Grid(tuple(found["samples"]), sides, found["symmetric"]),
-            tuple(found["outputs"]),
-            found["trace"],
-            found["by"],
-            None if found["labels"] is None else tuple(found["labels"]),
-            found["dtype"],
-            found["threads"],
-            found["fingerprint"],
-            found["model"],
-            found["routes"],
-            SampleValues.from_json(found["witness"]),
-        )
+        grid = Grid(tuple(found["samples"]), sides, found["symmetric"])
+        names = [item.name for item in fields(Layout) if item.name not in ("grid", "sample_values")]
+        own: dict[str, Any] = {
+            name: tuple(found[name]) if isinstance(found[name], list) else found[name] for name in names
+        }
+        return Layout(grid, sample_values=SampleValues.from_json(found["witness"]), **own)
 
 
 def attributes(path: Path) -> dict[str, Any] | None:

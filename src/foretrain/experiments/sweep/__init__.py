@@ -9,8 +9,8 @@
 
 from pathlib import Path
 
-from foretrain.experiments.sweep.entry import Sweep, read, sweep
 from foretrain.experiments.sweep.pricing import Price, price
+from foretrain.experiments.sweep.run import Sweep, read, sweep
 
 EXAMPLE = Path(__file__).with_name("phases.toml")
 

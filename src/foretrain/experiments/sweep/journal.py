@@ -26,12 +26,13 @@ from foretrain.support.user_warnings import warn_user
 if TYPE_CHECKING:
     import xarray
 
-    from foretrain.experiments.sweep.plan import Plan
 
 LOG = "points.log"
 _FORMAT = 1
 _ENDS = 3  # values that a message names
 _SYNC_SECONDS = 0.2  # between waits for the disk, which take longer than many a point
+_DATA_SECONDS = 15.0  # between writings of the data
+_DATA_SHARE = 0.05  # of the time of a run, at most, that they may take
 
 
 @dataclass
@@ -61,8 +62,16 @@ def read_log(folder: Path) -> Contents | None:
     frames = read_frames(folder / LOG, "a sweep", _FORMAT)
     if frames is None:
         return None
-    found = _sorted_out(frames)
-    found.lost = damage(frames)
+    found = Contents(end=frames[-1].stop, lost=damage(frames))
+    for item in frames:
+        kind, key = item.entry["kind"], item.entry.get("key", "")
+        if kind in ("header", "extended"):
+            found.identity, found.version = item.entry["identity"], item.entry["version"]
+        elif kind == "point":
+            found.done.setdefault(key, item)
+            found.failed.pop(key, None)
+        elif kind == "failure" and key not in found.done:
+            found.failed[key] = item.entry
     return found
 
 
@@ -73,28 +82,18 @@ def tell_damage(folder: Path, contents: Contents) -> None:
         warn_user(f"{folder / LOG} is damaged: {told}.", ForetrainWarning)
 
 
-def _sorted_out(frames: list[Frame]) -> Contents:
-    found = Contents()
-    for item in frames:
-        kind, key = item.entry["kind"], item.entry.get("key", "")
-        if kind in ("header", "extended"):
-            found.identity, found.version = item.entry["identity"], item.entry["version"]
-        elif kind == "point":
-            found.done.setdefault(key, item)
-            found.failed.pop(key, None)
-        elif kind == "failure" and key not in found.done:
-            found.failed[key] = item.entry
-        found.end = item.stop
-    return found
-
-
 class Journal:
-    """A sweep's folder open for writing."""
+    """A sweep's folder open for writing.
 
-    def __init__(self, path: Path, contents: Contents) -> None:
-        self.path, self.contents = path, contents
-        self._log = Log(path / LOG, contents.end)
-        self._due = 0.0  # when the disk is waited for
+    Beside the log it keeps the labelled data: whole stores, each in place of the one before, so that whoever reads
+    them finds one state of the sweep.
+    """
+
+    def __init__(self, plan: Plan, contents: Contents) -> None:
+        self.contents, self._plan = contents, plan
+        self._log = Log(plan.store / LOG, contents.end)
+        self._sync_due = 0.0  # when the disk is waited for
+        self._data_due = time.monotonic() + _DATA_SECONDS
 
     def write(self, outcome: Outcome) -> None:
         """When this returns the end of this process cannot harm it."""
@@ -104,13 +103,31 @@ class Journal:
             self._log.write(frame({"kind": "point", **common, **found}, outcome.body))
         else:
             self._log.write(frame({"kind": "failure", **common, "error": outcome.error}))
-        if time.monotonic() > self._due:
+        if time.monotonic() > self._sync_due:
             self._log.sync()
-            self._due = time.monotonic() + _SYNC_SECONDS
+            self._sync_due = time.monotonic() + _SYNC_SECONDS
+        start = time.monotonic()
+        if start >= self._data_due:
+            try:
+                self.write_data()
+            except ForetrainError as error:  # points are safe in the log
+                told = f"the data could not be brought up to date, points are kept all the same: {error}"
+                warn_user(told, ForetrainWarning)
+            end = time.monotonic()
+            self._data_due = end + max(_DATA_SECONDS, (end - start) / _DATA_SHARE)
+
+    def write_data(self) -> tuple[Contents, xarray.Dataset]:
+        """Write the labelled data of now, and hand them out with the log behind them."""
+        contents = read_log(self._plan.store)
+        if contents is None:
+            raise FileError(f"{self._plan.store} was removed while the sweep ran: run it again.")
+        data = self._plan.dataset(contents)
+        save(data, self._plan.store / DATA, overwrite=True)
+        return contents, data
 
     def extend(self, spec: Spec) -> None:
         """From now on the sweep is this larger one."""
-        self._log.append(frame(_beginning("extended", spec)))
+        self._log.append(_beginning("extended", spec))
 
     def close(self) -> None:
         """Wait for the disk and let go of the log."""
@@ -120,23 +137,25 @@ class Journal:
             self._log.close()
 
 
+def _beginning(kind: str, spec: Spec) -> bytes:
+    return frame({"kind": kind, "format": _FORMAT, "version": __version__, "identity": spec.identity()})
+
+
 @contextmanager
 def opened(plan: Plan, *, extend: bool) -> Iterator[Journal]:
-    """The folder, made anew or gone on with, for one writer at a time."""
+    """The folder, made anew or gone on with, for one writer at a time; refused before anything is touched."""
     place = WorkFolder(plan.store, LOG, "sweep", "store")
-    if (contents := read_log(plan.store)) is not None:
-        has_grown(plan, contents, extend=extend)  # refused before anything is touched
-    else:
-        place.holds_work()
+    if place.holds_work() and (contents := read_log(plan.store)) is not None:
+        has_grown(plan, contents, extend=extend)
     with place.lock():
         if not place.holds_work():
             with new_file(plan.store / LOG) as path:
-                path.write_bytes(frame(_beginning("header", plan.spec)))
+                path.write_bytes(_beginning("header", plan.spec))
         contents = read_log(plan.store)
         assert contents is not None
         tell_damage(plan.store, contents)
         grown = has_grown(plan, contents, extend=extend)
-        journal = Journal(plan.store, contents)
+        journal = Journal(plan, contents)
         try:
             if grown:
                 journal.extend(plan.spec)
@@ -199,41 +218,3 @@ def _told(value: Any) -> str:
     if len(value) <= _ENDS:
         return ", ".join(map(str, value))
     return f"{len(value)} values from {value[0]} to {value[-1]}"
-
-
-def _beginning(kind: str, spec: Spec) -> dict[str, Any]:
-    return {"kind": kind, "format": _FORMAT, "version": __version__, "identity": spec.identity()}
-
-
-_EVERY = 15.0  # seconds between them
-_SHARE = 0.05  # of the time of a run, at most, that they may take
-
-
-class Snapshots:
-    """Whole stores, each in place of the one before: whoever reads them finds one state of the sweep."""
-
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
-        self._due = time.monotonic() + _EVERY
-
-    def refresh(self) -> None:
-        """Write one if it is time; points are safe in the log, so that a failure is only told."""
-        start = time.monotonic()
-        if start < self._due:
-            return
-        try:
-            self.write()
-        except ForetrainError as error:
-            told = f"the data could not be brought up to date, points are kept all the same: {error}"
-            warn_user(told, ForetrainWarning)
-        end = time.monotonic()
-        self._due = end + max(_EVERY, (end - start) / _SHARE)
-
-    def write(self) -> tuple[Contents, xarray.Dataset]:
-        """Write one now, and hand it out with the log behind it."""
-        contents = read_log(self._plan.store)
-        if contents is None:
-            raise FileError(f"{self._plan.store} was removed while the sweep ran: run it again.")
-        data = self._plan.dataset(contents)
-        save(data, self._plan.store / DATA, overwrite=True)
-        return contents, data

@@ -15,7 +15,7 @@ REQUIRED = inspect.Parameter.empty
 SEED = "seed"
 
 _WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
-_SCALARS = (bool, int, float, str)
+SCALARS = (bool, int, float, str)
 _ANY = "a number, text, true or false"
 _HUGE = 2**63  # whole numbers of labelled axes are below
 
@@ -96,7 +96,7 @@ def missing(parameters: tuple[Parameter, ...], given: Collection[str]) -> list[s
 
 def _is_plain(value: Any) -> bool:
     """Whether JSON gives it back equal: not so for nan."""
-    return type(value) in _SCALARS and value == value
+    return type(value) in SCALARS and value == value
 
 
 def _hint(function: Callable[..., Any], annotation: Any) -> Any:
@@ -115,9 +115,9 @@ def _parameter(name: str, hint: Any, default: Any) -> Parameter:
         hint, *notes = get_args(hint)
         text = next((note for note in notes if isinstance(note, str)), "")
     options = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
-    kinds = [option for option in options if option in _SCALARS]
+    kinds = [option for option in options if option in SCALARS]
     kind = kinds[0] if len(kinds) == 1 else None
-    if kind is None and type(default) in _SCALARS:
+    if kind is None and type(default) in SCALARS:
         kind = type(default)
     return Parameter(name, kind, default, text, optional=type(None) in options or default is None)
 

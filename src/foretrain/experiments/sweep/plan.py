@@ -102,6 +102,6 @@ class Plan:
 
     def dataset(self, contents: Contents) -> xarray.Dataset:
         """What is finished, labelled."""
-        from foretrain.experiments.sweep.labelling import as_dataset
+        from foretrain.experiments.sweep.answers import as_dataset
 
         return as_dataset(contents, axes_of(self.spec), self.points.values(), self.spec)

@@ -20,7 +20,7 @@ from foretrain.support.errors import InputError, unknown_name
 if TYPE_CHECKING:
     import xarray
 
-    from foretrain.experiments.sweep.entry import Sweep
+    from foretrain.experiments.sweep.run import Sweep
 
 Array = NDArray[Any]
 

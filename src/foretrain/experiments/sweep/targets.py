@@ -1,23 +1,30 @@
-"""What is computed at every point: an observable, an experiment, or a function in a user's file."""
+"""What is computed at every point: an observable, an experiment, or a function in a user's file.
+
+An experiment is a function of its plan, and has one for every scale. The fields of the plans that are numbers or text
+are settings, also those of plans inside plans. One that lists values takes a single one of them.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from foretrain.experiments.experiment import Scale
 from foretrain.experiments.sweep.answers import RESERVED
-from foretrain.experiments.sweep.parameters import SEED, Parameter, Scalar, declared
-from foretrain.experiments.sweep.settings import Settings
+from foretrain.experiments.sweep.parameters import SCALARS, SEED, Parameter, Scalar, declared
 from foretrain.support.errors import InputError
 
 if TYPE_CHECKING:
     from foretrain.experiments.experiment import Experiment, Result
 
 _TAKEN = (*RESERVED, "scale", SEED)
+_MOST_SHOWN = 6  # values of a list that the help names
 
 
 @dataclass(frozen=True)
@@ -88,7 +95,12 @@ def _numbers(result: Result) -> dict[str, Any]:
     import numpy as np
     import xarray
 
-    labels = _distinct([row.quantity for row in result.table])
+    labels: list[str] = []
+    seen = Counter[str]()
+    for row in result.table:  # a quantity that comes again gets a number
+        seen[row.quantity] += 1
+        again = seen[row.quantity] > 1
+        labels.append(f"{row.quantity} ({seen[row.quantity]})" if again else row.quantity)
 
     def column(values: list[Any]) -> xarray.DataArray:
         numbers = [np.nan if value is None or isinstance(value, str) else float(value) for value in values]
@@ -103,15 +115,6 @@ def _numbers(result: Result) -> dict[str, Any]:
     }
 
 
-def _distinct(labels: list[str]) -> list[str]:
-    seen: dict[str, int] = {}
-    found = []
-    for label in labels:
-        seen[label] = seen.get(label, 0) + 1
-        found.append(label if seen[label] == 1 else f"{label} ({seen[label]})")
-    return found
-
-
 def _of_file(address: str, folder: Path) -> Target:
     from foretrain.support.loading.code import load_callable
 
@@ -120,3 +123,87 @@ def _of_file(address: str, folder: Path) -> Target:
     function = load_callable(f"{path}:{name}")
     digest = hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
     return Target(f"observable {address}", declared(function), function, digest)
+
+
+class _Setting(NamedTuple):
+    """Where a setting stands in a plan, by names of fields, and whether it lists values."""
+
+    path: tuple[str, ...]
+    is_list: bool
+
+    @property
+    def name(self) -> str:
+        return "_".join(self.path)
+
+
+class Settings:
+    """Those of one experiment, from its plans."""
+
+    def __init__(self, plans: Mapping[str, Any]) -> None:
+        self._plans = plans
+        first, *others = (list(_places(plan)) for plan in plans.values())
+        self._settings = {item.name: item for item in first if all(item in places for places in others)}
+
+    def parameters(self) -> tuple[Parameter, ...]:
+        """Their names and types; left out, they are what the scale says."""
+        return tuple(map(self._parameter, self._settings.values()))
+
+    def plan(self, scale: str, changes: Mapping[str, Scalar]) -> Any:
+        """The plan of a scale with some settings changed."""
+        plan = self._plans[scale]
+        for name, value in changes.items():
+            path, is_list = self._settings[name]
+            plan = _replaced(plan, path, (value,) if is_list else value)
+        return plan
+
+    def _parameter(self, item: _Setting) -> Parameter:
+        values = {scale: reduce(getattr, item.path, plan) for scale, plan in self._plans.items()}
+        single = [one for value in values.values() for one in (value if item.is_list else (value,))]
+        kind = float if {type(one) for one in single} == {int, float} else type(single[0])
+        told = ", ".join(f"{_told(value)} ({scale})" for scale, value in values.items())
+        return Parameter(
+            item.name,
+            kind,
+            None,
+            f"one value, else {told}" if item.is_list else f"else {told}",
+            optional=True,
+        )
+
+
+def _fields(plan: Any) -> dict[str, str]:
+    """Names and annotations of a dataclass or a named tuple; none of anything else."""
+    if dataclasses.is_dataclass(plan):
+        return {item.name: str(item.type) for item in dataclasses.fields(plan)}
+    names = getattr(plan, "_fields", ())
+    return {name: str(type(plan).__annotations__.get(name, "")) for name in names}
+
+
+def _places(plan: Any, before: tuple[str, ...] = ()) -> Iterator[_Setting]:
+    for name, annotation in _fields(plan).items():
+        value = getattr(plan, name)
+        if type(value) in SCALARS:
+            yield _Setting((*before, name), False)
+        elif (
+            isinstance(value, tuple)
+            and value
+            and "..." in annotation
+            and {type(one) for one in value} <= {*SCALARS}
+        ):
+            yield _Setting((*before, name), True)
+        elif _fields(value):
+            yield from _places(value, (*before, name))
+
+
+def _replaced(plan: Any, path: tuple[str, ...], value: Any) -> Any:
+    first, *rest = path
+    new = _replaced(getattr(plan, first), tuple(rest), value) if rest else value
+    if dataclasses.is_dataclass(plan) and not isinstance(plan, type):
+        return dataclasses.replace(plan, **{first: new})
+    return plan._replace(**{first: new})
+
+
+def _told(value: Any) -> str:
+    if not isinstance(value, tuple):
+        return str(value)
+    shown = " ".join(map(str, value[:_MOST_SHOWN]))
+    return shown if len(value) <= _MOST_SHOWN else f"{shown} …"

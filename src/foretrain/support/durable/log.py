@@ -91,6 +91,13 @@ def _frame_at(data: bytes, start: int) -> Frame | None:
     return Frame(json.loads(line), body, start, stop)
 
 
+def write_all(descriptor: int, data: bytes | memoryview) -> None:
+    """A system may write less than it was given."""
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
+
+
 class Log:
     """A log open for appending; bytes behind ``end`` are cut off."""
 
@@ -115,9 +122,7 @@ class Log:
     def write(self, data: bytes) -> None:
         """Hand it to the system, so that the end of this process cannot harm it; if that fails nothing remains."""
         try:
-            rest = memoryview(data)
-            while rest:
-                rest = rest[os.write(self._descriptor, rest) :]
+            write_all(self._descriptor, data)
         except OSError as error:
             self._take_back(self._end)
             raise self._failure(error) from error

@@ -5,20 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from operator import index
 from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import nn
 
-from foretrain._version import __version__
 from foretrain.support.arguments import whole_number
 from foretrain.support.errors import InputError, unknown_name
-from foretrain.support.store import json_safe
 from foretrain.training.observables.registry import Observable
-from foretrain.training.recorder.isolation import plain
-from foretrain.training.recorder.reading import FORMAT
 from foretrain.training.recorder.values import check_name
 
 ScheduleLike: TypeAlias = str | Iterable[int] | Callable[[int], bool] | None
@@ -75,7 +70,7 @@ def _logarithmic(per_decade: int) -> Schedule:
     return Schedule(due, f"log, {per_decade} steps per decade")
 
 
-def checked_model(model: Any) -> nn.Module:
+def check_model(model: Any) -> nn.Module:
     """A module whose parameters all have their shapes."""
     if not isinstance(model, nn.Module):
         raise InputError(f"model is a {type(model).__name__}: give an nn.Module.")
@@ -87,7 +82,16 @@ def checked_model(model: Any) -> nn.Module:
     return model
 
 
-def checked_observables(observables: list[Observable], given: Mapping[str, Any]) -> dict[str, Observable]:
+def check_loss(loss: Any) -> Any:
+    """None, or something to call with outputs and targets."""
+    if isinstance(loss, type):
+        raise InputError(f"loss is the class {loss.__name__}: give an instance of it, {loss.__name__}().")
+    if loss is not None and not callable(loss):
+        raise InputError(f"`loss` is {loss!r}: give a function of outputs and targets.")
+    return loss
+
+
+def check_observables(observables: list[Observable], given: Mapping[str, Any]) -> dict[str, Observable]:
     """By name, with all that they need."""
     if not observables:
         raise InputError("no observable is asked for: name at least one.")
@@ -114,55 +118,3 @@ def counted_optimizer(
     if count == "optimizer" and optimizer is None:
         raise InputError("`count='optimizer'` needs `optimizer=`: give the one whose steps count.")
     return None if count == "calls" else optimizer
-
-
-def checked_loss(loss: Any) -> Any:
-    """None, or something to call with outputs and targets."""
-    if isinstance(loss, type):
-        raise InputError(f"loss is the class {loss.__name__}: give an instance of it, {loss.__name__}().")
-    if loss is not None and not callable(loss):
-        raise InputError(f"`loss` is {loss!r}: give a function of outputs and targets.")
-    return loss
-
-
-def checked_resume_from(step: Any) -> int | None:
-    """None, or a step."""
-    if step is None:
-        return None
-    try:  # also a whole number of numpy or torch
-        found = -1 if isinstance(step, bool) else index(step)
-    except TypeError:
-        found = -1
-    if found < 0:
-        raise InputError(
-            f"`resume_from` is {step!r}: give the number of the step that training goes on from."
-        )
-    return found
-
-
-def first_frame(
-    model: nn.Module,
-    observables: Iterable[str],
-    schedule: str,
-    budget: float | None,
-    metadata: Mapping[str, Any] | None,
-) -> dict[str, Any]:
-    """What a log says of itself before its records."""
-    parameters = sum(parameter.numel() for parameter in model.parameters())
-    return {
-        "kind": "header",
-        "step": 0,
-        "format": FORMAT,
-        "version": __version__,
-        "observables": list(observables),
-        "schedule": schedule,
-        "budget": budget,
-        "started": now(),
-        "model": f"{type(plain(model)).__name__}, {parameters} parameters",
-        "metadata": json_safe(dict(metadata or {}), "metadata"),
-    }
-
-
-def now() -> str:
-    """The date and time, in UTC."""
-    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -9,6 +9,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -16,30 +17,29 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 from torch import nn
 
-from foretrain.support.answers import Answer, Figure, Result
+from foretrain._version import __version__
+from foretrain.support.answers import Answer, Result
+from foretrain.support.arguments import whole_number
 from foretrain.support.durable import frame
 from foretrain.support.errors import ForetrainWarning, InputError
-from foretrain.support.store import DATA, save
+from foretrain.support.store import DATA, json_safe, save
 from foretrain.support.user_warnings import warn_user
 from foretrain.training.observables.registry import Asked, found
 from foretrain.training.recorder.arguments import (
     Counting,
     Schedule,
     ScheduleLike,
-    checked_loss,
-    checked_model,
-    checked_observables,
-    checked_resume_from,
+    check_loss,
+    check_model,
+    check_observables,
     counted_optimizer,
-    first_frame,
     make_schedule,
-    now,
 )
 from foretrain.training.recorder.budget import BOOKKEEPING, Budget, Pace
 from foretrain.training.recorder.folder import Folder
-from foretrain.training.recorder.isolation import undisturbed
+from foretrain.training.recorder.isolation import plain, undisturbed
 from foretrain.training.recorder.loop import LiveLine, batch_source, on_every_step
-from foretrain.training.recorder.reading import read
+from foretrain.training.recorder.reading import FORMAT, read
 from foretrain.training.recorder.recording import ObservableSummary, RecorderSummary, recording
 from foretrain.training.recorder.session import Session, words
 from foretrain.training.recorder.values import check_name
@@ -123,14 +123,27 @@ class Recorder(Result):
         metadata: Mapping[str, Any] | None = None,
         progress: bool = True,
     ) -> None:
-        self.model = checked_model(model)
-        given = {"loss": checked_loss(loss), "optimizer": optimizer}
-        self._observables = checked_observables(found(observables), given)
+        self.model = check_model(model)
+        given = {"loss": check_loss(loss), "optimizer": optimizer}
+        self._observables = check_observables(found(observables), given)
         self._schedule = make_schedule(every, schedule, per_decade)
         self._budget = Budget.planned(budget, self._observables)
         counted = counted_optimizer(count, optimizer)
-        resume_from = checked_resume_from(resume_from)
-        header = first_frame(self.model, self._observables, self._schedule.text, budget, metadata)
+        if resume_from is not None:
+            resume_from = whole_number("resume_from", resume_from, least=0)
+        parameters = sum(parameter.numel() for parameter in model.parameters())
+        header = {
+            "kind": "header",
+            "step": 0,
+            "format": FORMAT,
+            "version": __version__,
+            "observables": list(self._observables),
+            "schedule": self._schedule.text,
+            "budget": budget,
+            "started": _now(),
+            "model": f"{type(plain(model)).__name__}, {parameters} parameters",
+            "metadata": json_safe(dict(metadata or {}), "metadata"),
+        }
         self._folder = Folder(folder, header, resume=resume, until=resume_from, overwrite=overwrite)
         self._session = Session(self.model, self._observables, given, self._budget, self._folder)
         before = self._folder.contents
@@ -237,11 +250,8 @@ class Recorder(Result):
 
     def answer(self) -> Answer:
         """What it did and what that cost, and the picture of what it recorded."""
-        done = self.summary().answer()
-        return replace(done, parts=[*done.parts, self._figure], data=self.to_dataset)
-
-    def _figure(self) -> Figure:
-        return recording(self.folder).figure()
+        done, figure = self.summary().answer(), lambda: recording(self.folder).figure()
+        return replace(done, parts=[*done.parts, figure], data=self.to_dataset)
 
     @property
     def _elapsed(self) -> float:
@@ -259,7 +269,7 @@ class Recorder(Result):
         self._budget.start()
         before = self._folder.contents
         if before.records:
-            self._folder.append(frame({"kind": "session", "step": self._step, "started": now()}))
+            self._folder.append(frame({"kind": "session", "step": self._step, "started": _now()}))
         if before.records and before.last_step == self._step:
             self._session.recorded_at = dict.fromkeys(self._observables, self._step)
         else:
@@ -373,6 +383,10 @@ class Recorder(Result):
         self._folder.append(frame(closing))
         save(self.to_dataset(), self.folder / DATA, overwrite=True)
         self._closing_seconds = time.perf_counter() - start
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def _let_go(folder: Folder, hook: torch.utils.hooks.RemovableHandle | None) -> None:
