@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from gram_checks import inputs
 
-from foretrain.gaussian import cross_gram, factor, gram, second_moments, z
-from foretrain.gaussian.all_pairs import engine
+from foretrain.gaussian import cross_gram, factor, gram, grams, mehler, second_moments, z
 from foretrain.support.errors import InputError
 
 ROWS = 5
@@ -63,8 +62,8 @@ def test_the_sides_are_not_exchanged() -> None:
 @pytest.mark.parametrize("many", [False, True])
 def test_late_pairs_of_two_sets(many: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the split of kinks, one by one and by interpolation."""
-    monkeypatch.setattr(engine, "split_pairs", lambda *_: None)
-    monkeypatch.setattr(engine, "_FEW", 10 if many else 1000)
+    monkeypatch.setattr(mehler, "split_pairs", lambda *_: None)
+    monkeypatch.setattr(grams, "_FEW", 10 if many else 1000)
     K = inputs(12, "near")
     (square,) = gram([("elu", "elu")], K)  # type: ignore[misc]
     (cross,) = cross_gram([("elu", "elu")], *sides(K))  # type: ignore[misc]

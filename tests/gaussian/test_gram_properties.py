@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference_integrals import random_covariance
 
-from foretrain.gaussian import Expectation, expectation, factor, gram
-from foretrain.gaussian.rules import hermite
+from foretrain.gaussian import Expectation, expectation, factor, gram, mehler
 
 quick = settings(deadline=None, max_examples=12)
 
@@ -66,12 +65,12 @@ class TestManyInputs:
 class TestSeries:
     def test_matrix_products_and_horner_agree(self) -> None:
         """Both ways to sum the series, on correlations alike and unlike."""
-        f = hermite.series(factor("swish"), np.linspace(0.5, 2, 40), 64, 1e-12)
+        f = mehler.series(factor("swish"), np.linspace(0.5, 2, 40), 64, 1e-12)
         rng = np.random.default_rng(2)
         for low, high in ((0.5, 0.52), (-0.3, -0.29), (-0.9, 0.9)):
             rho = rng.uniform(low, high, (40, 40))
             tile, direct = np.empty((40, 40)), np.empty((40, 40))
-            hermite.sum_tile(f, f, slice(0, 40), slice(0, 40), rho, 1e-12, tile)
+            mehler.sum_tile(f, f, slice(0, 40), slice(0, 40), rho, 1e-12, tile)
             k = np.arange(64)[:, None, None]
             direct = np.sum(f.coefficients[:, :, None] * f.coefficients[:, None, :] * rho**k, axis=0)
             scale = np.multiply.outer(f.norm, f.norm)
@@ -79,7 +78,7 @@ class TestSeries:
 
     def test_coefficients_of_the_relu(self) -> None:
         """a_k = (-1)^(k/2+1) (k-3)!! / sqrt(2 pi k!) for even k, 0 for odd k >= 3."""
-        found = hermite.series(factor("relu"), np.ones(1), 12, 1e-12).coefficients[:, 0]
+        found = mehler.series(factor("relu"), np.ones(1), 12, 1e-12).coefficients[:, 0]
         double = {2: 1, 4: 1, 6: 3, 8: 15, 10: 105}
         exact = [1 / math.sqrt(2 * math.pi), 0.5]
         for k in range(2, 12):
@@ -88,7 +87,7 @@ class TestSeries:
         assert found == pytest.approx(exact, abs=1e-13)
 
     def test_parseval(self) -> None:
-        s = hermite.series(factor("tanh"), np.array([0.3, 1.0]), 128, 1e-12)
+        s = mehler.series(factor("tanh"), np.array([0.3, 1.0]), 128, 1e-12)
         assert (s.coefficients**2).sum(axis=0) == pytest.approx(s.norm**2, rel=1e-10)
         assert (np.diff(s.tail) <= 1e-12).all()
 

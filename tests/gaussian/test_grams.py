@@ -10,8 +10,7 @@ import pytest
 from gram_checks import compare, inputs, single
 from reference_integrals import FUNCTIONS, KINKED, SMOOTH, line, pair
 
-from foretrain.gaussian import Factor, factor, gram, z
-from foretrain.gaussian.all_pairs import engine
+from foretrain.gaussian import Factor, factor, gram, grams, mehler, z
 from foretrain.support.errors import InputError
 
 
@@ -76,7 +75,7 @@ class TestRoutes:
         compare(f, "elu", K, single((f, "elu"), K), 1e-10, entries=3)
 
     def test_few_pairs_one_by_one(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(engine, "split_pairs", lambda *_: None)
+        monkeypatch.setattr(mehler, "split_pairs", lambda *_: None)
         K = inputs(5, "near")
         found = single(("selu", "selu"), K)
         assert "two-input rules" in found.rule
@@ -84,8 +83,8 @@ class TestRoutes:
 
     @pytest.mark.slow
     def test_many_pairs_by_interpolation(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(engine, "split_pairs", lambda *_: None)
-        monkeypatch.setattr(engine, "_FEW", 100)
+        monkeypatch.setattr(mehler, "split_pairs", lambda *_: None)
+        monkeypatch.setattr(grams, "_FEW", 100)
         K = inputs(30, "near")
         found = single(("elu", "elu"), K)
         assert "interpolated" in found.rule

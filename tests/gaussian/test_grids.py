@@ -22,9 +22,9 @@ from foretrain.activations import Activation
 from foretrain.gaussian import expectation, factor, z
 from foretrain.gaussian.covariance import staircase
 from foretrain.gaussian.factors import Factor, one, values_of
-from foretrain.gaussian.rules.grids import _COUNTS, _GAUSS, _axis, grid_expectation
-from foretrain.gaussian.rules.hermite import Table
-from foretrain.gaussian.stack import Stack
+from foretrain.gaussian.grids import _COUNTS, _GAUSS, _axis, grid_expectation
+from foretrain.gaussian.panels import Table
+from foretrain.gaussian.quadrature import Stack
 
 TANH, SLOPE = factor("tanh"), factor("tanh", 1)
 

@@ -12,7 +12,7 @@ from reference_integrals import SMOOTH, check, pair, random_covariance, sines, s
 
 from foretrain.gaussian import expectation, expectations_at, factor, products_at, z
 from foretrain.gaussian.factors import Factor
-from foretrain.gaussian.stack import Stack
+from foretrain.gaussian.quadrature import Stack
 from foretrain.support.errors import InputError
 
 quick = settings(deadline=None, max_examples=12)

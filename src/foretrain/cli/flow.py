@@ -149,12 +149,12 @@ def _chosen_layers(text: str, depth: int) -> list[int]:
 
 def _entries_to_compute(names: Sequence[str], asked: Array | None, inputs: int) -> NDArray[np.intp] | None:
     """Those of each input alone, then those asked for; None for all of them."""
-    from foretrain.theory.flow.request import TENSORS
+    from foretrain.theory.tensors import FOUR_INPUTS
 
-    if not {*TENSORS} & {*names}:
+    if not {*FOUR_INPUTS} & {*names}:
         if asked is not None:
             raise InputError(
-                f"--quadruples are entries of {', '.join(TENSORS)}: add V or another to --observables."
+                f"--quadruples are entries of {', '.join(FOUR_INPUTS)}: add V or another to --observables."
             )
         return None
     alone = np.repeat(np.arange(inputs)[:, None], 4, axis=1)

@@ -9,28 +9,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from foretrain.support.answers import INK, PALETTE, SKY, Axis, Figure
+from foretrain.theory.tensors import TENSORS
 
 if TYPE_CHECKING:
     import xarray
 
 _TITLES = {
-    "K": r"kernel $K$",
-    "V": r"four-point vertex $V$",
-    "G1": r"$1/n$ shift of the metric $G^{\{1\}}$",
-    "three_point": "three-point function",
+    **{name: tensor.title for name, tensor in TENSORS.items()},
     "kurtosis": "excess of the fourth moment",
-    "Theta": r"tangent kernel $\Theta$",
-    "H1": r"$1/n$ shift of the NTK $H^{\{1\}}$",
-    "D": r"covariance $D$ of $zz$ and NTK",
-    "F": r"cross covariance $F$ of $zz$ and NTK",
-    "A": r"covariance $A$ of NTKs",
-    "B": r"cross covariance $B$ of NTKs",
-    "P": r"dNTK and preactivation $P$",
-    "Q": r"dNTK and preactivation $Q$",
-    "R": r"first ddNTK $R$",
-    "S": r"second ddNTK $S$",
-    "T": r"second ddNTK $T$",
-    "U": r"second ddNTK $U$",
 }
 _SHOWN_LIMITS = 3
 

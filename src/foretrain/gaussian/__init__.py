@@ -13,12 +13,17 @@
 """
 
 from foretrain.gaussian import action, cumulants, orthant, wick
-from foretrain.gaussian.any_function import expectation_of
-from foretrain.gaussian.expectation import covariance_gradient, expectation, moments
+from foretrain.gaussian.expectation import (
+    Expectation,
+    covariance_gradient,
+    expectation,
+    expectations_at,
+    moments,
+    products_at,
+)
 from foretrain.gaussian.factors import Factor, factor, one, z
 from foretrain.gaussian.grams import cross_gram, gram, second_moments
-from foretrain.gaussian.index_sets import expectations_at, products_at
-from foretrain.gaussian.result import Expectation
+from foretrain.gaussian.observables import expectation_of
 
 __all__ = [
     "Expectation",

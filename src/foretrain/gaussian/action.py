@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from foretrain.gaussian.covariance import check_covariance
-from foretrain.gaussian.result import Expectation
+from foretrain.gaussian.expectation import Expectation
 from foretrain.gaussian.wick import gaussian_moment, pairings
 from foretrain.support.errors import ForetrainWarning, InputError, NotSupportedError
 from foretrain.support.user_warnings import warn_user

@@ -1,21 +1,29 @@
-"""Which quadrature a product of factors gets, once closed forms and delta functions are out of the way."""
+"""A stack of Gaussians on which products of factors are integrated, each by the rule that suits it.
+
+Closed forms come first, and delta functions are taken out exactly; what is left goes to grids, lattices or panels.
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrain.gaussian.closed_forms import closed_form
-from foretrain.gaussian.factors import Factor
-from foretrain.gaussian.rules.hermite import Table
-from foretrain.gaussian.rules.lattice import first_steps, lattice_expectation
-from foretrain.gaussian.rules.panels import Piecewise, line_expectation, line_values, nested_expectation
+from foretrain.gaussian.closed_forms import Closed, closed_form
+from foretrain.gaussian.covariance import Staircase, condition, staircase
+from foretrain.gaussian.factors import Delta, Factor
+from foretrain.gaussian.grids import grid_expectation
+from foretrain.gaussian.lattice import first_steps, lattice_expectation
+from foretrain.gaussian.panels import SmoothedFactor, line_expectation, nested_expectation
+from foretrain.support.errors import NotSupportedError
+from foretrain.support.user_warnings import warn_user
 
 Array = NDArray[np.float64]
+Indices = NDArray[np.intp]
 
 TINY = 1e-300
 _TABLE_RADIUS = 12.0
@@ -165,54 +173,232 @@ def _tabulated_panels(
     return float(value[0]), float(error[0]) + doubt * scale
 
 
-class SmoothedFactor:
-    """``h(s) = E f(s + width x)`` on ``[-reach, reach]``: smooth, with the kinks of f smeared over the width.
-
-    A piecewise polynomial table. Integrating the last variable of a product out into one turns an expectation over
-    four inputs into one over three variables, and one over three inputs into one over two.
-
-    ``error`` estimates how far the table is from h, as a share of the largest |h|.
-    """
-
-    def __init__(self, function: Piecewise, width: float, reach: float, tolerance: float) -> None:
-        self.strip = math.hypot(function.strip, width)
-        self.kinks = function.kinks
-        self.blur = width
-        self.reach = reach
-
-        def values(points: Array) -> Array:
-            return _smoothed_values(function, points, width, 0.05 * tolerance)
-
-        self._table = Table(values, _cell_edges(function, width, reach), 0.1 * tolerance)
-        self.error = self._table.error
-
-    def __call__(self, s: Array) -> Array:
-        """Values of h; s must lie within the table."""
-        return self._table(s)
+WIDEST = 1e4
+"""The largest variance that quadrature takes on."""
 
 
-def _smoothed_values(function: Piecewise, points: Array, width: float, tolerance: float) -> Array:
-    if function.kinks:
-        return line_values(function, points, width, tolerance)
-    count = len(points)
-    steps = first_steps(np.full((count, 1), function.strip / width), tolerance)
-    sizes = np.full(count, float(np.max(np.abs(function(points)), initial=1e-300)))
+class Stack:
+    """A stack of Gaussians (K (B, n, n), mean (B, n)) on which products of factors are integrated."""
 
-    def integrand(x: Array, items: NDArray[np.intp]) -> Array:
-        return function(points[items, None] + width * x[:, 0])
+    def __init__(self, K: Array, mean: Array, tolerance: float) -> None:
+        self.K, self.mean, self.tolerance = K, mean, tolerance
+        self.rules: set[str] = set()
+        self._sizes: dict[Factor, Array] = {}
 
-    return lattice_expectation(integrand, steps, sizes, tolerance)[0]
+    def totals(self, products: list[list[Factor]]) -> tuple[Array, Array]:
+        """The expectations (P, B) of several products, those of smooth factors on the same points."""
+        value, error = np.empty((2, len(products), len(self.K)))
+        moving = (np.diagonal(self.K, axis1=1, axis2=2) > TINY).all(axis=1)
+        if moving.any() and not moving.all():
+            for items in (np.flatnonzero(moving), np.flatnonzero(~moving)):
+                part = self._part(items, np.arange(self.K.shape[1]))
+                value[:, items], error[:, items] = part.totals(products)
+                self.rules |= part.rules
+            return value, error
+        left = []
+        for k, factors in enumerate(products):
+            if not moving.all() or not are_smooth(factors):
+                value[k], error[k] = self.total(factors)
+            elif (known := self._known(factors)) is not None:
+                value[k], error[k] = known
+            else:
+                left.append(k)
+        if left:
+            value[left], error[left] = self._quadrature([products[k] for k in left])
+        return value, error
+
+    def total(self, factors: list[Factor]) -> tuple[Array, Array]:
+        """The expectation including delta functions: pointwise part and singular part of each factor in turn."""
+        if any(f.is_infinite for f in factors):
+            if len(factors) > 1:
+                raise NotSupportedError(
+                    f"{factors} holds the square of a delta function, whose expectation is infinite."
+                )
+            return np.full(len(self.K), np.inf), np.zeros(len(self.K))
+        for i, f in enumerate(factors):
+            if f.deltas:
+                value, error = self.total([*factors[:i], f.pointwise(), *factors[i + 1 :]])
+                for delta in f.deltas:
+                    more, doubt = self._with_delta(factors, i, delta)
+                    value, error = value + more, error + doubt
+                return value, error
+        return self.regular(factors)
+
+    def _with_delta(self, factors: list[Factor], i: int, delta: Delta) -> tuple[Array, Array]:
+        """Expectation with factor i replaced by ``delta``; derivatives of delta go by parts to all the rest.
+
+        With c the location, E[delta^(k) R G] = -E[delta^(k-1) (R' - R (z-m)/K_ii) G]
+        - sum_j K_ij/K_ii E[delta^(k-1) R d_j G], and (z-m) delta^(k) = (c-m) delta^(k) - k delta^(k-1).
+        """
+        if delta.order == 0:
+            return self._given(factors, i, delta)
+        variance = np.where(self.K[:, i, i] > 0, self.K[:, i, i], np.nan)
+        lower = replace(delta, order=delta.order - 1)
+        parts: list[tuple[Any, list[Factor], Delta]] = [
+            (-1.0, factors, replace(lower, rest=slope)) for slope in delta.rest.derivative()
+        ]
+        parts.append(((delta.location - self.mean[:, i]) / variance, factors, lower))
+        if lower.order:
+            parts.append((-lower.order / variance, factors, replace(lower, order=lower.order - 1)))
+        for j in (j for j in range(len(factors)) if j != i):
+            for slope in factors[j].derivative():
+                changed = [*factors[:j], slope, *factors[j + 1 :]]
+                parts.append((-self.K[:, i, j] / variance, changed, lower))
+        value, error = np.zeros(len(self.K)), np.zeros(len(self.K))
+        for weight, remaining, part in parts:
+            more, doubt = self._with_delta(remaining, i, part)
+            value += weight * more
+            error += np.abs(weight) * doubt
+        return value, error
+
+    def _given(self, factors: list[Factor], i: int, delta: Delta) -> tuple[Array, Array]:
+        """``E[delta(z_i - c) ...]``: the density of z_i at c times the expectation given z_i = c."""
+        variance, offset = self.K[:, i, i], delta.location - self.mean[:, i]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            density = np.exp(-0.5 * offset**2 / variance) / np.sqrt(2 * np.pi * variance)
+            density = np.where(variance > 0, density, np.where(offset == 0, np.inf, 0.0))
+            slope = np.where(variance[:, None] > 0, self.K[:, :, i] / variance[:, None], 0.0)
+        weight = delta.weight * float(delta.rest.mean_value(np.array([delta.location]))[0])
+        others = [j for j in range(len(factors)) if j != i]
+        if weight == 0 or not others:
+            value = weight * density if weight else np.zeros(len(self.K))
+            return value, 4e-16 * np.abs(value)
+        shifted = (self.mean + slope * offset[:, None])[:, others]
+        given = Stack(condition(self.K, i), shifted, self.tolerance)
+        value, error = given.total([factors[j] for j in others])
+        self.rules |= given.rules
+        with np.errstate(invalid="ignore"):
+            value, error = weight * density * value, abs(weight) * density * error
+        # An infinite density at a point where the rest vanishes contributes nothing.
+        return np.where(np.isnan(value), 0.0, value), np.where(np.isnan(error), 0.0, error)
+
+    def regular(self, factors: list[Factor]) -> tuple[Array, Array]:
+        """The expectation of the pointwise product (no delta functions)."""
+        value, error = np.zeros(len(self.K)), np.zeros(len(self.K))
+        fixed = (np.diagonal(self.K, axis1=1, axis2=2) <= TINY) | np.array([f.is_constant for f in factors])
+        for pattern, items in _groups(fixed):
+            weight = np.ones(len(items))
+            for i in np.flatnonzero(pattern):
+                weight = weight * factors[i].mean_value(self.mean[items, i])
+            moving = np.flatnonzero(~pattern)
+            inner = self._moving([factors[i] for i in moving], items, moving) if moving.size else None
+            value[items] = weight if inner is None else weight * inner.value
+            error[items] = 0.0 if inner is None else np.abs(weight) * inner.error
+        return value, error
+
+    def _moving(self, factors: list[Factor], items: Indices, rows: Indices) -> Closed:
+        whole = len(items) == len(self.K) and len(rows) == self.K.shape[1]
+        part = self if whole else self._part(items, rows)
+        known = part._known(factors)
+        if known is None:
+            value, error = part._quadrature([factors])
+            known = Closed(value[0], error[0])
+        self.rules |= part.rules
+        return known
+
+    def _part(self, items: Indices, rows: Indices) -> Stack:
+        """Some of the Gaussians, for some of their inputs."""
+        return Stack(self.K[np.ix_(items, rows, rows)], self.mean[np.ix_(items, rows)], self.tolerance)
+
+    def _known(self, factors: list[Factor]) -> Closed | None:
+        """What needs no quadrature: zero by symmetry, or a closed form."""
+        if not self.mean.any() and np.prod([f.parity for f in factors]) == -1:
+            return Closed(np.zeros(len(self.K)), np.zeros(len(self.K)))
+        closed = closed_form(factors, self.K, self.mean)
+        if closed is not None:
+            self.rules.add("closed form")
+        return closed
+
+    def _quadrature(self, products: list[list[Factor]]) -> tuple[Array, Array]:
+        """Values and errors (P, B): smooth ones on shared grids, the rest, and what those miss, one by one."""
+        if np.diagonal(self.K, axis1=1, axis2=2).max(initial=0.0) > WIDEST:
+            raise too_wide(products[0])
+        scale = np.stack([self.scale(factors) for factors in products])
+        value, error = np.zeros_like(scale), np.where(scale > 0, np.inf, 0.0)
+        if are_smooth(products[0]) and (len(products) > 1 or self.K.shape[1] > 2):
+            alive = np.flatnonzero((scale > 0).all(axis=0))
+            value[:, alive], error[:, alive] = self._on_grids(products, alive, scale[:, alive])
+        for k, factors in enumerate(products):
+            missed = np.flatnonzero(error[k] > self.tolerance * scale[k])
+            value[k, missed], error[k, missed] = self._one_by_one(factors, missed, scale[k, missed])
+        return value, error
+
+    def _on_grids(self, products: list[list[Factor]], items: Indices, scale: Array) -> tuple[Array, Array]:
+        """Products of smooth factors: items whose inputs have the same factors in pivoted order share grids."""
+        kinds = [tuple(dict.fromkeys(column)) for column in zip(*products, strict=True)]
+        which = np.array([[kinds[i].index(f) for i, f in enumerate(factors)] for factors in products])
+        value, error = np.empty_like(scale), np.empty_like(scale)
+        order = self._staircase.order[items]
+        of_kind = np.array([kinds.index(options) for options in kinds])[order]
+        for row, places in _groups(of_kind):
+            chosen = items[places]
+            value[:, places], error[:, places] = (
+                found.T
+                for found in grid_expectation(
+                    [kinds[i] for i in row],
+                    which[:, order[places]].transpose(1, 0, 2),
+                    self._staircase.factor[chosen],
+                    np.take_along_axis(self.mean[chosen], order[places], axis=1),
+                    scale[:, places].T,
+                    self.tolerance,
+                )
+            )
+        if (error <= self.tolerance * scale).any():
+            self.rules.add("grids")
+        return value, error
+
+    def _one_by_one(self, factors: list[Factor], items: Indices, scale: Array) -> tuple[Array, Array]:
+        """One product, by the rule for its factors."""
+        value, error = np.zeros(len(items)), np.zeros(len(items))
+        order, rank = self._staircase.order[items], self._staircase.rank[items]
+        for row, places in _groups(np.concatenate([order, rank[:, None]], axis=1)):
+            permuted = [factors[i] for i in row[:-1]]
+            lower = self._staircase.factor[items[places]][:, :, : row[-1]]
+            centre = self.mean[items[places]][:, row[:-1]]
+            rule = rule_for(permuted)
+            self.rules.add("panels" if rule is kinked_rule else "lattice")
+            value[places], error[places] = rule(permuted, lower, centre, scale[places], self.tolerance)
+        return value, error
+
+    @cached_property
+    def _staircase(self) -> Staircase:
+        return staircase(self.K)
+
+    def warn_if_short(self, factors: list[Factor], value: Array, error: Array) -> None:
+        """Warn where quadrature missed the tolerance."""
+        finite = np.isfinite(value) & np.isfinite(error)
+        if not self.rules - {"closed form"} or not finite.any():
+            return
+        # A delta function has no square to set a scale by; there the value itself does, or one.
+        square = self.scale(factors)
+        scale = np.maximum(np.where(square > 0, square, 1.0), np.abs(value))
+        relative = float((error / scale)[finite].max())
+        if relative > 1.5 * self.tolerance:
+            warn_user(
+                f"the expectation of {factors} reached only a relative error of {relative:.1e}; "
+                "the estimate is returned with it."
+            )
+
+    def scale(self, factors: list[Factor]) -> Array:
+        """sqrt(prod <f_i^2>), to which errors are relative."""
+        return np.asarray(np.prod([self._size(f)[:, i] for i, f in enumerate(factors)], axis=0))
+
+    def _size(self, f: Factor) -> Array:
+        """sqrt(<f^2>) at every input (B, n)."""
+        if f not in self._sizes:
+            variance = np.diagonal(self.K, axis1=1, axis2=2)
+            self._sizes[f] = sizes_of(f, variance, self.mean, self.tolerance)
+        return self._sizes[f]
 
 
-def _cell_edges(function: Piecewise, width: float, reach: float) -> Array:
-    """Equal cells for smooth functions; near a kink cells of half the width, then growing geometrically."""
-    size = min(0.5, max(math.hypot(function.strip, width) / 6, reach / 2000))
-    edges = np.linspace(-reach, reach, 2 * math.ceil(reach / size) + 1)
-    if not function.kinks:
-        return np.asarray(edges)
-    near = width * np.arange(0, 8.5, 0.5)
-    far = 8 * width * 2.0 ** np.arange(1, 1 + max(0, math.ceil(math.log2(1 / (8 * width)))))
-    offsets = np.concatenate([near, far])
-    edges = np.concatenate([edges, *(k + sign * offsets for k in function.kinks for sign in (-1, 1))])
-    edges = np.unique(np.clip(edges, -reach, reach))
-    return np.asarray(edges[np.concatenate([[True], np.diff(edges) > 1e-13 * reach])])
+def too_wide(factors: list[Factor]) -> NotSupportedError:
+    """The refusal of a variance that no rule resolves."""
+    return NotSupportedError(
+        f"{factors} has no closed form, and no rule resolves variances above {WIDEST:g}: rescale the inputs."
+    )
+
+
+def _groups(rows: NDArray[Any]) -> Iterator[tuple[NDArray[Any], Indices]]:
+    """Equal rows, and where they are."""
+    for row in np.unique(rows, axis=0):
+        yield row, np.flatnonzero((rows == row).all(axis=1))

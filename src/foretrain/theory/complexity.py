@@ -15,24 +15,9 @@ import numpy as np
 from foretrain.support.answers import Answer, Result, Table, fields_answer
 from foretrain.support.arguments import whole_number
 from foretrain.support.errors import InputError
+from foretrain.theory.tensors import TENSORS, Permutation
 
-Permutation = tuple[int, ...]
-
-_PAIR_SWAPS: tuple[Permutation, ...] = ((1, 0, 2, 3), (0, 1, 3, 2))
-
-SYMMETRIES: dict[str, tuple[Permutation, ...]] = {
-    "V": (*_PAIR_SWAPS, (2, 3, 0, 1)),
-    "A": (*_PAIR_SWAPS, (2, 3, 0, 1)),
-    "B": ((1, 0, 3, 2), (2, 3, 0, 1)),
-    "D": _PAIR_SWAPS,
-    "F": ((2, 3, 0, 1),),
-    "P": ((0, 2, 1, 3),),
-    "Q": (),
-    "R": ((0, 1, 3, 2),),
-    "S": ((1, 0, 3, 2),),
-    "T": ((3, 2, 1, 0),),
-    "U": ((2, 3, 0, 1),),
-}
+SYMMETRIES = {name: TENSORS[name].symmetries for name in "VABDFPQRSTU"}
 """Exchanges of stored indices that leave each four-index tensor unchanged: entry [p] says which index goes there."""
 
 

@@ -27,8 +27,8 @@ from foretrain.support.memory import require_memory
 from foretrain.support.progress import track
 from foretrain.theory.architecture import MLP, check_network
 from foretrain.theory.kernel_functions import shared_functions
+from foretrain.theory.recursions.expectations import PairExpectations, next_kernel
 from foretrain.theory.recursions.kinks import inputs_on_kinks, warn_of_kinks
-from foretrain.theory.recursions.preactivation import PairExpectations, next_kernel
 
 if TYPE_CHECKING:
     import xarray as xr

@@ -18,8 +18,9 @@ from foretrain.compare.initial.differentials import (
     differential_batch_values,
     tensors_of_networks,
 )
-from foretrain.compare.initial.observables import DIFFERENTIAL, entries_of
+from foretrain.compare.initial.observables import entries_of
 from foretrain.support.errors import InputError, NotSupportedError
+from foretrain.theory.tensors import DIFFERENTIALS
 
 X = np.array([[1.0, 0.5, -0.7], [0.2, -1.1, 0.9]])
 HYPER = {
@@ -63,7 +64,7 @@ def test_one_network_by_the_definitions() -> None:
     ensemble = Ensemble(mlp, X, 1, 2, "weights", 4)
     (states,) = (list(walk) for walk in ensemble.walks(0))
     source = ensemble.probe_source(0)
-    *_, found = tensors_of_networks(mlp, X, iter(states), source, frozenset(DIFFERENTIAL))
+    *_, found = tensors_of_networks(mlp, X, iter(states), source, frozenset(DIFFERENTIALS))
     again = ensemble.probe_source(0)
     for fan_in in mlp.hidden_widths:
         normals = torch.randn((1, PROBES, fan_in), dtype=torch.float64, generator=again)
@@ -101,9 +102,9 @@ def test_only_what_is_wanted_and_chunks_make_no_difference() -> None:
 def test_second_layer_is_exact_for_three_neurons() -> None:
     """(11.31), (11.32) and their like hold at any width of the first layer."""
     mlp = network("tanh", 2, [3]).with_inputs(X)
-    entries = [entry for name in DIFFERENTIAL for entry in entries_of(name, mlp, 2)]
+    entries = [entry for name in DIFFERENTIALS for entry in entries_of(name, mlp, 2)]
     found = differential_batch_values(Ensemble(mlp, X, 250, 40, "weights", 2), entries)
-    flow = ft.flow(mlp, X, list(DIFFERENTIAL))
+    flow = ft.flow(mlp, X, list(DIFFERENTIALS))
     theory = np.array([flow[e.observable].values[(1, *e.inputs)] for e in entries])
     z = (found.estimate - theory) / found.standard_error
     assert np.sqrt(np.mean(z**2)) < 1.6  # the entries are far from independent
@@ -114,12 +115,12 @@ def test_second_layer_is_exact_for_three_neurons() -> None:
 @pytest.mark.parametrize("inputs", [X, np.vstack([X, [1.3, 0.4, 0.6]])])
 def test_entries_name_each_component_once(inputs: np.ndarray) -> None:
     mlp = network("tanh", 3, [20, 30])
-    flow = ft.flow(mlp, inputs, list(DIFFERENTIAL))
-    for name in DIFFERENTIAL:
+    flow = ft.flow(mlp, inputs, list(DIFFERENTIALS))
+    for name in DIFFERENTIALS:
         last = flow[name].values[2].round(8)
         chosen = [last[e.inputs] for e in entries_of(name, mlp, len(inputs)) if e.layer == 3]
         assert sorted(chosen) == np.unique(last).tolist(), name
-    assert [len(entries_of(name, mlp, 2)) for name in DIFFERENTIAL] == [24, 32, 24, 20, 20, 20]
+    assert [len(entries_of(name, mlp, 2)) for name in DIFFERENTIALS] == [24, 32, 24, 20, 20, 20]
 
 
 @pytest.fixture(scope="module")
@@ -199,7 +200,7 @@ def test_walks_without_weights_are_refused() -> None:
     with pytest.raises(NotSupportedError, match="draw them"):
         list(
             tensors_of_networks(
-                mlp, X, next(ensemble.walks(0)), ensemble.probe_source(0), frozenset(DIFFERENTIAL)
+                mlp, X, next(ensemble.walks(0)), ensemble.probe_source(0), frozenset(DIFFERENTIALS)
             )
         )
 
@@ -216,10 +217,10 @@ def against(found: Comparison, name: str, tensor: np.ndarray) -> Comparison:
 @pytest.mark.statistical
 def test_theory_agrees_and_a_wrong_one_does_not() -> None:
     mlp = network("tanh", 3, [36, 24])
-    found = compare_initial(mlp, X, DIFFERENTIAL, 6000, scales=(1, 2, 4), seed=1)
+    found = compare_initial(mlp, X, DIFFERENTIALS, 6000, scales=(1, 2, 4), seed=1)
     assert found.agrees, found
-    flow = ft.flow(mlp, X, list(DIFFERENTIAL))
-    for name in DIFFERENTIAL:
+    flow = ft.flow(mlp, X, list(DIFFERENTIALS))
+    for name in DIFFERENTIALS:
         assert not against(found, name, 1.15 * flow[name].values).agrees, name
         assert not against(found, name, flow[name].values.swapaxes(2, 4)).agrees, name
 
@@ -228,7 +229,7 @@ def test_theory_agrees_and_a_wrong_one_does_not() -> None:
 @pytest.mark.parametrize(("name", "depth"), [("tanh", 4), ("sin", 2), ("sin", 4)])
 def test_smooth_networks_of_some_depths_agree(name: str, depth: int) -> None:
     found = compare_initial(
-        network(name, depth, [24, 36, 24]), X, DIFFERENTIAL, 5000, scales=(1, 2, 4), seed=2
+        network(name, depth, [24, 36, 24]), X, DIFFERENTIALS, 5000, scales=(1, 2, 4), seed=2
     )
     assert found.agrees, found
 
@@ -236,10 +237,10 @@ def test_smooth_networks_of_some_depths_agree(name: str, depth: int) -> None:
 @pytest.mark.statistical
 def test_three_inputs_settle_the_order_of_indices() -> None:
     mlp, inputs = network("tanh", 2, [24]), np.vstack([X, [1.3, 0.4, 0.6]])
-    found = compare_initial(mlp, inputs, DIFFERENTIAL, 8000, scales=(0.5, 1, 2), seed=1)
+    found = compare_initial(mlp, inputs, DIFFERENTIALS, 8000, scales=(0.5, 1, 2), seed=1)
     assert found.agrees, found
-    flow = ft.flow(mlp, inputs, list(DIFFERENTIAL))
-    for name in DIFFERENTIAL:
+    flow = ft.flow(mlp, inputs, list(DIFFERENTIALS))
+    for name in DIFFERENTIALS:
         assert not against(found, name, flow[name].values.swapaxes(1, 2)).agrees, name
 
 

@@ -15,7 +15,7 @@ from foretrain.compare.comparison import Comparison
 from foretrain.compare.ensembles import Ensemble, LayerState, sample_parameters
 from foretrain.compare.initial import compare_initial
 from foretrain.compare.initial.measurement import tangent_batch_values
-from foretrain.compare.initial.observables import TANGENT, entries_of
+from foretrain.compare.initial.observables import entries_of
 from foretrain.compare.initial.tangent_kernels import TangentState, bytes_per_network, tangent_states
 from foretrain.compare.initial.tangent_statistics import collect_tangents, tangent_readers
 from foretrain.compare.judging.entries import Entry
@@ -23,6 +23,7 @@ from foretrain.compare.judging.ladder import default_scales
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.seeds import spawn
 from foretrain.theory.recursions.pairs import Pairs
+from foretrain.theory.tensors import TANGENT
 
 X = np.array([[1.0, 0.5, -0.7], [0.2, -1.1, 0.9]])
 RATES = {"C_b": [0.1, 0.05, 0.2, 0.1], "lambda_b": [0.3, 0.2, 0.5, 0.1], "lambda_W": [1.0, 0.7, 1.2, 0.5]}

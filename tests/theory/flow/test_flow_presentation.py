@@ -9,8 +9,7 @@ from foretrain.support.answers import Figure
 from foretrain.support.answers.figure import Curve
 from foretrain.theory.architecture import MLP
 from foretrain.theory.flow import Flow, flow
-from foretrain.theory.flow.presentation import _FAMILIES
-from foretrain.theory.flow.result import MEANINGS
+from foretrain.theory.tensors import TENSORS
 
 TWO_INPUTS = np.array([[1.0, -0.5, 0.8], [0.3, 1.1, -0.4]])
 PYRAMID = MLP("tanh", depth=4, width=[12, 24, 16], n_in=3, C_b=0.15, C_W=1.6)
@@ -82,7 +81,7 @@ def test_tensors_without_a_panel_of_their_own_share_one_by_order(first: list[str
 
 
 def test_every_tensor_has_a_family() -> None:
-    assert {"K", *(name for names in _FAMILIES.values() for name in names)} == {*MEANINGS}
+    assert [name for name, tensor in TENSORS.items() if not tensor.family] == ["K"]
 
 
 def test_entries_that_were_asked_for_are_drawn_by_their_inputs() -> None:

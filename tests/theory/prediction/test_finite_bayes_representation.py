@@ -13,7 +13,7 @@ from scipy.stats import chi2
 import foretrain as ft
 from foretrain.support.errors import AccuracyWarning, InputError, NotSupportedError
 from foretrain.theory.prediction.bayes import hebbian_variance, log_evidence_of_kernel, representation_shift
-from foretrain.theory.recursions.preactivation import PairExpectations
+from foretrain.theory.recursions.expectations import PairExpectations
 
 UPPER = np.triu_indices(3)
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from foretrain.theory.architecture import MLP
-from foretrain.theory.flow import flow
-from foretrain.theory.flow.result import Flow
+from foretrain.theory.flow import Flow, flow
 
 RNG = np.random.default_rng(4)
 NAMES = ["V", "D", "F", "A", "B"]

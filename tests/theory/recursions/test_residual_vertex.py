@@ -14,8 +14,8 @@ from foretrain.support.errors import InputError, NotEnoughMemoryError
 from foretrain.theory.architecture import MLP
 from foretrain.theory.ensembles import Ensemble
 from foretrain.theory.flow import flow
+from foretrain.theory.recursions.expectations import PairExpectations
 from foretrain.theory.recursions.pairs import Pairs
-from foretrain.theory.recursions.preactivation import PairExpectations
 from foretrain.theory.recursions.residual import ThreePoint, quadratic_part, residual_flow
 
 TWO_INPUTS = np.array([[1.0, 0.2, -0.5], [0.4, 1.1, 0.3]])

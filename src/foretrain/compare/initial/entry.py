@@ -12,8 +12,6 @@ from foretrain.compare.comparison import Comparison
 from foretrain.compare.ensembles import METHODS, Ensemble
 from foretrain.compare.initial.measurement import measure, reader_bytes, theory, unit_of
 from foretrain.compare.initial.observables import (
-    DIFFERENTIAL,
-    TANGENT,
     check_observables,
     entries_of,
     refuse_empty,
@@ -25,6 +23,7 @@ from foretrain.support.arguments import whole_number
 from foretrain.support.errors import InputError, NotSupportedError, unknown_name
 from foretrain.support.seeds import Seed, seed_text, spawn
 from foretrain.theory.architecture import MLP, FloatArray, check_network
+from foretrain.theory.tensors import DIFFERENTIALS, TANGENT
 
 _BATCHES = 1000
 _FEWEST_BATCHES = 50
@@ -81,7 +80,7 @@ def compare_initial(
     inputs = mlp.check_inputs(X)
     mlp = mlp.with_inputs(inputs)
     names = check_observables(mlp, len(inputs), observables, estimator)
-    if {*names} & {*TANGENT, *DIFFERENTIAL}:
+    if {*names} & {*TANGENT, *DIFFERENTIALS}:
         refuse_kinks(mlp, inputs)
     multipliers = ladders.scales_of_widths(mlp, widths, scales)
     ladder = _plan(mlp, len(inputs), draws, multipliers, method, names)
@@ -113,8 +112,8 @@ def _plan(
 ) -> ladders.Ladder:
     """Widths and draws for the observables asked for; NTKs and their differentials are carried by weights."""
     tangent = bool({*names} & {*TANGENT})
-    carried = tangent or bool({*names} & {*DIFFERENTIAL})
-    narrow = tangent and not {*names} & {*DIFFERENTIAL}
+    carried = tangent or bool({*names} & {*DIFFERENTIALS})
+    narrow = tangent and not {*names} & {*DIFFERENTIALS}
     rungs = ladders.rungs_of(mlp, scales, _TANGENT_WIDTH_OVER_DEPTH if narrow else ladders.WIDTH_OVER_DEPTH)
     if method not in ("auto", *METHODS):
         raise unknown_name("sampling `method`", str(method), ("auto", *METHODS))

@@ -13,25 +13,25 @@ import numpy as np
 from foretrain.compare.ensembles import Ensemble
 from foretrain.compare.initial.differentials import bytes_per_network as differential_bytes
 from foretrain.compare.initial.differentials import differential_batch_values
-from foretrain.compare.initial.observables import DIFFERENTIAL, TANGENT
 from foretrain.compare.initial.preactivation_statistics import Statistics, collect
 from foretrain.compare.initial.tangent_kernels import bytes_per_network as tangent_bytes
 from foretrain.compare.initial.tangent_statistics import TangentStatistics, collect_tangents, tangent_readers
 from foretrain.compare.judging.entries import BatchValues, Entry
 from foretrain.theory.architecture import MLP, FloatArray
 from foretrain.theory.flow import flow
-from foretrain.theory.recursions.pairs import Pairs
-from foretrain.theory.recursions.preactivation import PairExpectations, Response
+from foretrain.theory.recursions.expectations import PairExpectations
+from foretrain.theory.recursions.pairs import Pairs, Response
+from foretrain.theory.tensors import DIFFERENTIALS, TANGENT
 
 
 def measure(
     ensemble: Ensemble, predicted: dict[str, FloatArray], estimator: str, entries: list[Entry]
 ) -> BatchValues:
     """All entries from the same networks; those of the NTK come last, and its differentials after them."""
-    K, carried = predicted["K"], (*TANGENT, *DIFFERENTIAL)
+    K, carried = predicted["K"], (*TANGENT, *DIFFERENTIALS)
     others, tangent, differential = (
         [e for e in entries if e.observable in chosen]
-        for chosen in ({e.observable for e in entries} - {*carried}, TANGENT, DIFFERENTIAL)
+        for chosen in ({e.observable for e in entries} - {*carried}, TANGENT, DIFFERENTIALS)
     )
     columns = []
     if others:
@@ -49,13 +49,13 @@ def measure(
 def reader_bytes(mlp: MLP, inputs: int, names: Sequence[str]) -> int:
     """What is held for each network while its observables are read."""
     tangent = tangent_bytes(mlp, inputs) if {*names} & {*TANGENT} else 0
-    differential = differential_bytes(mlp, inputs) if {*names} & {*DIFFERENTIAL} else 0
+    differential = differential_bytes(mlp, inputs) if {*names} & {*DIFFERENTIALS} else 0
     return max(tangent, differential)
 
 
 def theory(mlp: MLP, inputs: FloatArray, names: Sequence[str]) -> dict[str, FloatArray]:
     """By name; the excess of one neuron's fourth moment is 3 V_(aa)(aa) (4.77)."""
-    base = ("K", "Theta") if set(names) & {*TANGENT, *DIFFERENTIAL} else ("K",)
+    base = ("K", "Theta") if set(names) & {*TANGENT, *DIFFERENTIALS} else ("K",)
     wanted = list(
         dict.fromkeys("norm_covariance" if name == "kurtosis" else name for name in (*base, *names))
     )
@@ -88,7 +88,7 @@ _LEGS = {
     "F": ("K", "Theta", "K", "Theta"),
     "A": ("Theta",) * 4,
     "B": ("Theta",) * 4,
-    **dict.fromkeys(DIFFERENTIAL, ("Theta",) * 4),
+    **dict.fromkeys(DIFFERENTIALS, ("Theta",) * 4),
 }
 _PER_KERNEL = ("R", "S", "T", "U")
 

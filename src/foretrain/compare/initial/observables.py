@@ -11,28 +11,12 @@ from foretrain.support.errors import InputError, NotSupportedError, unknown_name
 from foretrain.theory.architecture import MLP, FloatArray
 from foretrain.theory.complexity import SYMMETRIES, generated_group
 from foretrain.theory.recursions.kinks import inputs_on_kinks
+from foretrain.theory.tensors import DIFFERENTIALS, MEANINGS, TANGENT
 
 OBSERVABLES = {
-    "K": "mean of z_a z_b of one neuron",
-    "V": "fan-in times the covariance of z_a z_b of one neuron and z_c z_d of another",
-    "G1": "fan-in times the shift of the mean of z_a z_b from the kernel",
-    "three_point": "fan-in times the mean of z_a of one neuron and z_b z_c of another",
+    **{name: MEANINGS[name] for name in ("K", "V", "G1", "three_point", *TANGENT, *DIFFERENTIALS)},
     "kurtosis": "fan-in times the mean of z_a⁴ less 3 times the squared mean of z_a², of one neuron",
-    "Theta": "mean of the NTK H_ab of one neuron",
-    "H1": "fan-in times the shift of the mean of H_ab of one neuron from Theta",
-    "D": "fan-in times the covariance of z_1 z_2 of one neuron and H_34 of another",
-    "F": "fan-in times the mean of z_1 of one neuron, z_2 of another and H_34 between them, as 1324",
-    "A": "fan-in times the covariance of H_12 of one neuron and H_34 of another",
-    "B": "fan-in times the mean of H_12 times H_34 between two neurons, as 1324",
-    "P": "fan-in times the mean of dH_ijj;012 z_i;3 of two neurons",
-    "Q": "fan-in times the mean of dH_iij;012 z_j;3 of two neurons",
-    "R": "fan-in times the mean of ddI_iijj;0123 of two neurons",
-    "S": "fan-in times the mean of ddII_iijj;1234 of two neurons",
-    "T": "fan-in times the mean of ddII_ijij;1234 of two neurons, as 1342",
-    "U": "fan-in times the mean of ddII_ijji;1234 of two neurons, as 1423",
 }
-TANGENT = ("Theta", "H1", "D", "F", "A", "B")
-DIFFERENTIAL = ("P", "Q", "R", "S", "T", "U")
 
 
 def entries_of(observable: str, mlp: MLP, inputs: int) -> list[Entry]:
@@ -90,10 +74,10 @@ def check_observables(
         _refuse_unmeasured("kurtosis", mlp, estimator, "neurons")
     if "three_point" in names and not mlp.is_residual:
         raise InputError("three_point vanishes without skip connections: leave it out, or give gamma.")
-    carried = [name for name in (*TANGENT, *DIFFERENTIAL) if name in names]
+    carried = [name for name in (*TANGENT, *DIFFERENTIALS) if name in names]
     if carried:
         _refuse_unmeasured(carried[0], mlp, estimator, "metric")
-    large = [name for name in ("V", "three_point", "D", "F", "A", "B", *DIFFERENTIAL) if name in names]
+    large = [name for name in ("V", "three_point", "D", "F", "A", "B", *DIFFERENTIALS) if name in names]
     if large and inputs > _MOST_INPUTS:
         raise InputError(
             f"the full {large[0]} of {inputs} inputs would be compared: give at most {_MOST_INPUTS} inputs at a time."

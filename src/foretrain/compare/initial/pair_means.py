@@ -15,8 +15,8 @@ from numpy.polynomial import chebyshev
 
 from foretrain.activations import Activation
 from foretrain.gaussian import expectation, factor
-from foretrain.gaussian.all_pairs.interpolation import interpolated_pairs
-from foretrain.gaussian.rules.hermite import MOST_TERMS, Series, series, terms_needed
+from foretrain.gaussian.interpolation import interpolated_pairs
+from foretrain.gaussian.mehler import MOST_TERMS, Series, series, terms_needed
 from foretrain.theory.architecture import FloatArray
 
 _TOLERANCE = 1e-13

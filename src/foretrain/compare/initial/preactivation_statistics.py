@@ -19,8 +19,8 @@ from foretrain.compare.ensembles import Ensemble, LayerState
 from foretrain.compare.initial.pair_means import pair_means, single_means
 from foretrain.support.memory import require_memory
 from foretrain.theory.architecture import MLP, FloatArray
+from foretrain.theory.recursions.expectations import PairExpectations
 from foretrain.theory.recursions.pairs import Pairs
-from foretrain.theory.recursions.preactivation import PairExpectations
 
 ESTIMATORS = ("metric", "neurons")
 

@@ -23,9 +23,8 @@ from foretrain.compare.ensembles import Ensemble
 from foretrain.compare.initial.tangent_kernels import TangentState, tangent_states
 from foretrain.support.memory import require_memory
 from foretrain.theory.architecture import MLP, FloatArray
-from foretrain.theory.recursions.ntk import TangentExpectations
-from foretrain.theory.recursions.pairs import Pairs
-from foretrain.theory.recursions.preactivation import Response, Step
+from foretrain.theory.recursions.expectations import PairExpectations, Step
+from foretrain.theory.recursions.pairs import Pairs, Response
 
 
 @dataclass(frozen=True)
@@ -125,7 +124,7 @@ class _MeanShift:
         # By layer C_W, d<σσ>/dK, dΘ'/dK and dΘ'/dΘ = C_W <σ'σ'>, (pairs,).
         self._steps: list[tuple[float, Response, Response, FloatArray]] = []
         for layer, kernel, tangent in zip(mlp.layers[1:], K, Theta):
-            old = TangentExpectations(mlp.activation, kernel, tangent)
+            old = PairExpectations(mlp.activation, kernel, Theta=tangent)
             response = old.tangent_response(Step(layer.C_W, lambda_W=layer.lambda_W))
             growth = layer.C_W * pairs.vector(old.of(1, 1))
             self._steps.append((layer.C_W, old.response, response, growth))

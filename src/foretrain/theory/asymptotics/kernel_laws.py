@@ -21,6 +21,7 @@ from foretrain.theory.criticality import CriticalPoint, criticality, taylor_coef
 from foretrain.theory.criticality.fixed_points import flows_to
 from foretrain.theory.kernel_functions import shared_functions
 from foretrain.theory.recursions.single_input import single_input_flow
+from foretrain.theory.tensors import MEANINGS
 from foretrain.theory.two_inputs.nearby import Nearby, first_layer, propagate
 
 if TYPE_CHECKING:
@@ -29,11 +30,9 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 
 _MEANINGS = {
-    "K": "kernel",
+    **MEANINGS,
     "K1": "dK_[1], half the difference of the variances of two nearby inputs",
     "K2": "ddK_[2], a quarter of the squared distance of two nearby inputs",
-    "V": "four-point vertex",
-    "G1": "next-to-leading metric at C_W independent of the width",
     "G1_tuned": "next-to-leading metric at C_W (1 + 2 / 3 n) in layers 2 and up (5.142)",
     "fluctuation": "variance of the metric over its square, V / (n K^2)",
 }

@@ -19,7 +19,8 @@ from foretrain.theory.architecture import MLP
 from foretrain.theory.arguments import one_input
 from foretrain.theory.asymptotics.laws import Law, LawSet
 from foretrain.theory.criticality import taylor_coefficients
-from foretrain.theory.flow import MEANINGS, flow
+from foretrain.theory.flow import flow
+from foretrain.theory.tensors import MEANINGS
 
 if TYPE_CHECKING:
     import xarray as xr

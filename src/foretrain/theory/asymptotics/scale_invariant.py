@@ -21,7 +21,7 @@ from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.theory.architecture import MLP, Layer
 from foretrain.theory.arguments import one_input
 from foretrain.theory.asymptotics.laws import Law, LawSet, Uniform
-from foretrain.theory.flow import MEANINGS
+from foretrain.theory.tensors import MEANINGS
 from foretrain.theory.two_inputs.nearby import Nearby
 
 if TYPE_CHECKING:

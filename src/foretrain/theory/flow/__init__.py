@@ -1,11 +1,9 @@
 """The layer-to-layer flow of a random network's statistics: one function, :func:`flow`, and its result.
 
-request.py checks what is asked for. One of several_inputs.py, one_input.py (to any depth) and residual.py (with skip
-connections) runs the recursions, and result.py labels the tensors. kinks.py finds inputs for which the tangent kernel
-is a matter of convention.
+request.py checks what is asked for and labels it, layers.py runs the recursions, contractions.py says how tensors are
+contracted, presentation.py shows a flow to people.
 """
 
-from foretrain.theory.flow.entry import flow
-from foretrain.theory.flow.result import MEANINGS, Flow
+from foretrain.theory.flow.layers import Flow, flow
 
-__all__ = ["MEANINGS", "Flow", "flow"]
+__all__ = ["Flow", "flow"]

@@ -17,12 +17,9 @@ from foretrain.gaussian import factor
 from foretrain.gaussian.closed_forms import closed_form
 from foretrain.support.seeds import Seed
 from foretrain.theory.flow.request import Request
-from foretrain.theory.recursions import contraction as values
-from foretrain.theory.recursions import ntk_contraction as tangents
-from foretrain.theory.recursions.contraction import Contraction, on_pairs
-from foretrain.theory.recursions.full_tensors import PRODUCTS_ON_PAIRS
-from foretrain.theory.recursions.ntk import TangentExpectations
-from foretrain.theory.recursions.pairs import Pairs
+from foretrain.theory.recursions import contraction as rules
+from foretrain.theory.recursions.contraction import Contraction, joint_contraction
+from foretrain.theory.recursions.tensors import PRODUCTS_ON_PAIRS
 
 _AFFORDABLE = 10.0  # seconds that an exact contraction may take without having been asked for
 _SECONDS = {"closed form": (3e-4, 5e-4), "smooth": (1e-3, 1.5e-2), "kinked": (0.15, 0.3)}
@@ -62,37 +59,27 @@ class _Ways(NamedTuple, Generic[T]):
         return self.sampled(request.draws or self.draws, request.seed)
 
 
-_COVARIANCE = _Ways[values.FormCovariance](
-    values.diagonal_covariance, values.exact_covariance, values.SampledCovariance, _DRAWS
+_COVARIANCE = _Ways[rules.FormCovariance](
+    rules.diagonal_covariance, rules.exact_covariance, rules.SampledCovariance, _DRAWS
 )
-_CROSS = _Ways[tangents.CrossSource](
-    tangents.diagonal_cross, tangents.exact_cross, tangents.SampledCross, _DRAWS
-)
-_CROSS_VARIANCE = _Ways[tangents.CrossSource](
-    tangents.diagonal_cross_variance,
-    tangents.exact_cross_variance,
-    tangents.SampledCrossVariance,
+_CROSS = _Ways[rules.CrossSource](rules.diagonal_cross, rules.exact_cross, rules.SampledCross, _DRAWS)
+_CROSS_VARIANCE = _Ways[rules.CrossSource](
+    rules.diagonal_cross_variance,
+    rules.exact_cross_variance,
+    rules.SampledCrossVariance,
     _COSTLY_DRAWS,
 )
 
 
-def contraction(name: str, request: Request) -> Contraction[TangentExpectations]:
+def contraction(name: str, request: Request) -> Contraction:
     """The contraction of one of V, D, F, A, B with the pairs of matrices of the request."""
     assert request.matrices is not None
     left, right = request.matrices[:, 0], request.matrices[:, 1]
     if name == "F":
-        return Contraction(left, right, tangents.CrossPullBack(_CROSS.choose(name, request)))
+        return Contraction(left, right, rules.CrossPullBack(_CROSS.choose(name, request)))
     if name == "B":
-        return Contraction(left, right, tangents.CrossVariancePullBack(_CROSS_VARIANCE.choose(name, request)))
-    pairs = Pairs(left.shape[-1])
-    forms = on_pairs(left, pairs), on_pairs(right, pairs)
-    covariance = _COVARIANCE.choose(name, request)
-    if name == "V":
-        return Contraction(*forms, values.VertexPullBack(covariance))
-    first, second = (
-        tangents.joint_forms(form, row) for form, row in zip(forms, tangents.SIDES[name], strict=True)
-    )
-    return Contraction(first, second, tangents.JointPullBack(covariance))
+        return Contraction(left, right, rules.CrossVariancePullBack(_CROSS_VARIANCE.choose(name, request)))
+    return joint_contraction(name, left, right, _COVARIANCE.choose(name, request))
 
 
 def exact_seconds(name: str, inputs: int, activation: Activation, depth: int) -> float:

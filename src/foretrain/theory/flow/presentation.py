@@ -24,12 +24,13 @@ from foretrain.support.answers import (
     scale_for,
 )
 from foretrain.support.errors import AccuracyWarning, InputError, NotSupportedError
+from foretrain.theory.tensors import FAMILIES, TENSORS
 
 if TYPE_CHECKING:
     import xarray as xr
 
     from foretrain.theory.architecture import MLP
-    from foretrain.theory.flow.result import Flow
+    from foretrain.theory.flow.layers import Flow
 
 Array = NDArray[np.float64]
 
@@ -40,16 +41,6 @@ _WIDE = 20.0  # ratio of the largest to the smallest value from which on an axis
 _NAMED = 4  # lines with a legend; more are drawn thin
 _DRAWN = 12  # lines at most; of more, the band in which they lie
 _DOTTED = 4  # layers from which on a line needs no dots
-_FAMILIES: dict[str, Sequence[str]] = {
-    "Tangent kernel": ["Theta"],
-    "Next order of the mean kernels": ["G1", "H1"],
-    "Covariances of z z and of the tangent kernel": [*"VDFAB", "norm_covariance", "entry_variance"],
-    "First differential of the tangent kernel": [*"PQ"],
-    "Second differentials of the tangent kernel": [*"RSTU"],
-    "Three-point tensor": ["three_point"],
-    "Six-point tensor": ["six_point"],
-}
-"""Tensors that share a panel, by what the panel is called."""
 MEASURES = {
     "D": ("D/(nKΘ)", -1, -1),
     "F": ("F/(nKΘ)", -1, -1),
@@ -316,9 +307,11 @@ def flow_figure(found: Flow) -> Figure:
 def _families(found: Flow, drawn: set[str]) -> dict[str, dict[str, Array]]:
     """Tensors that are not ``drawn`` yet, by layer: one panel for those of the same order."""
     families = {}
-    for title, names in _FAMILIES.items():
+    for title in FAMILIES:
         members: dict[str, Array] = {}
-        for name in (name for name in names if name in found and name not in drawn):
+        for name in (name for name in TENSORS if TENSORS[name].family == title):
+            if name not in found or name in drawn:
+                continue
             tensor = found[name]
             if "quadruple" in tensor.dims and not _of_first_input(tensor):
                 entries = zip(_legs(tensor)[:_NAMED], tensor.values.T)

@@ -1,8 +1,11 @@
-"""What is asked of a flow, checked: observables, in which form the tensors of four inputs, with what corrections."""
+"""What is asked of a flow, checked: observables, in which form the tensors of four inputs, with what corrections.
+
+Tensors are labelled in the form that was asked for.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -15,10 +18,16 @@ from foretrain.support.memory import require_memory
 from foretrain.support.seeds import Seed
 from foretrain.theory.architecture import MLP
 from foretrain.theory.arguments import MOST_DRAWS
-from foretrain.theory.flow import result
-from foretrain.theory.flow.result import MEANINGS
-from foretrain.theory.recursions.full_tensors import carried
 from foretrain.theory.recursions.kinks import Kinks, slope_jumps
+from foretrain.theory.recursions.tensors import carried
+from foretrain.theory.tensors import (
+    DIFFERENTIALS,
+    FOUR_INPUTS,
+    MEANINGS,
+    SECOND_DIFFERENTIALS,
+    TANGENT,
+    TENSORS,
+)
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -27,16 +36,9 @@ Array = NDArray[np.float64]
 Indices = NDArray[np.intp]
 Method = Literal["complete", "book"]
 
-FIRST_DIFFERENTIAL, SECOND_DIFFERENTIALS = ("P", "Q"), ("R", "S", "T", "U")
-DIFFERENTIALS = (*FIRST_DIFFERENTIAL, *SECOND_DIFFERENTIALS)
-"""Those of the dNTK and of the ddNTKs."""
-TENSORS = ("V", "D", "F", "A", "B", *DIFFERENTIALS)
-"""Those with four input indices, which can be had on quadruples and contracted."""
-TANGENT = ("Theta", "H1", "D", "F", "A", "B", *DIFFERENTIALS)
-"""Those that involve the tangent kernel."""
 _TABLES = 120  # of N^4 entries: up to six products of four, their index sets, and what a rule holds at once
 _PAIRWISE = {"G1", "norm_covariance", "entry_variance"}
-_ONLY_PLAIN = ("G1", "norm_covariance", "entry_variance", "six_point", *TANGENT[1:])
+_ONLY_PLAIN = ("G1", "norm_covariance", "entry_variance", "six_point", *TANGENT[1:], *DIFFERENTIALS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +62,7 @@ class Request:
     @property
     def tensors(self) -> tuple[str, ...]:
         """The tensors of four inputs asked for."""
-        return tuple(name for name in self.names if name in TENSORS)
+        return tuple(name for name in self.names if name in FOUR_INPUTS)
 
     @property
     def full_tensors(self) -> tuple[str, ...]:
@@ -77,17 +79,44 @@ class Request:
     @property
     def needs_tangent_kernel(self) -> bool:
         """Whether anything asked for involves Theta."""
-        return bool({*TANGENT} & {*self.names})
+        return bool({*TANGENT, *DIFFERENTIALS} & {*self.names})
 
     def labelled(self, name: str, values: Array) -> xr.DataArray:
         """Values (layers, inputs, ...), or (layers, quadruples) on quadruples, in the form that was asked for."""
-        if name in TENSORS and self.quadruples is not None:
-            return result.on_quadruples(name, values, self.quadruples)
-        if name in TENSORS and self.matrices is not None:
+        if name in FOUR_INPUTS and self.quadruples is not None:
+            return _labelled(name, values, ("quadruple",), legs(self.quadruples))
+        if name in FOUR_INPUTS and self.matrices is not None:
             left, right = self.matrices[:, 0], self.matrices[:, 1]
             summed = np.einsum("qab,labcd,qcd->lq", left, values, right, optimize=True)
-            return result.contracted(name, summed, np.zeros_like(summed), single=self.single_contraction)
-        return result.tensor(name, values)
+            return self.contracted(name, summed, np.zeros_like(summed))
+        return _labelled(name, values, tuple(f"input_{i}" for i in range(1, TENSORS[name].indices + 1)), {})
+
+    def contracted(self, name: str, values: Array, errors: Array) -> xr.DataArray:
+        """Values (layers, C) of contractions, with standard errors as a coordinate; one pair has no dimension."""
+        if self.single_contraction:
+            return _labelled(name, values[:, 0], (), {"standard_error": ("layer", errors[:, 0])})
+        coordinate = {"standard_error": (("layer", "contraction"), errors)}
+        return _labelled(name, values, ("contraction",), coordinate)
+
+
+def legs(quadruples: Indices) -> dict[str, tuple[str, Indices]]:
+    """The input indices of quadruples as coordinates ``leg_1`` to ``leg_4``."""
+    return {f"leg_{i + 1}": ("quadruple", quadruples[:, i]) for i in range(4)}
+
+
+def _labelled(
+    name: str, values: Array, dims: tuple[str, ...], coordinates: Mapping[str, object]
+) -> xr.DataArray:
+    import xarray as xr
+
+    layers = np.arange(1, len(values) + 1)
+    return xr.DataArray(
+        values,
+        dims=("layer", *dims),
+        coords={"layer": layers, **coordinates},
+        name=name,
+        attrs={"meaning": MEANINGS[name]},
+    )
 
 
 def check_request(
@@ -108,9 +137,9 @@ def check_request(
     names = _check_names(observables)
     if quadruples is not None and contract is not None:
         raise InputError("`quadruples=` and `contract=` both say how tensors are wanted: give one of them.")
-    if (quadruples is not None or contract is not None) and not {*TENSORS} & {*names}:
+    if (quadruples is not None or contract is not None) and not {*FOUR_INPUTS} & {*names}:
         raise InputError(
-            f"`quadruples=` and `contract=` are for {', '.join(TENSORS)}, none of which is among the "
+            f"`quadruples=` and `contract=` are for {', '.join(FOUR_INPUTS)}, none of which is among the "
             "observables: add it."
         )
     if method not in get_args(Method):
@@ -156,7 +185,11 @@ def _check_network(mlp: MLP, names: tuple[str, ...]) -> None:
             f"{', '.join(missing)} is known for networks without skip connections only: ask for K, Theta, V and "
             "three_point, or leave `gamma` out."
         )
-    infinite = [name for name in names if name in TANGENT] if not mlp.activation.is_continuous else []
+    infinite = (
+        [name for name in names if name in (*TANGENT, *DIFFERENTIALS)]
+        if not mlp.activation.is_continuous
+        else []
+    )
     if infinite:
         raise NotSupportedError(
             f"{', '.join(infinite)} of {mlp.activation.label} is infinite, since the activation jumps: choose a "

@@ -26,7 +26,7 @@ from numpy.typing import ArrayLike, NDArray
 from foretrain.activations import Activation
 from foretrain.activations import activation as find_activation
 from foretrain.gaussian import Factor, expectation, factor, z
-from foretrain.gaussian.stack import WIDEST
+from foretrain.gaussian.quadrature import WIDEST
 from foretrain.support.answers import labelled
 from foretrain.support.errors import InputError
 

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import LinAlgError, cho_solve, cholesky, eigh, norm, solve_triangular
 from scipy.linalg.lapack import dpocon
 
-from foretrain.gaussian.all_pairs.engine import square_tiles
+from foretrain.gaussian.grams import square_tiles
 from foretrain.support.arguments import real_array
 from foretrain.support.errors import InputError
 from foretrain.support.memory import require_memory

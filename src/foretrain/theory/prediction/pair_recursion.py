@@ -15,12 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrain.gaussian import Expectation, cross_gram, factor, gram, second_moments
-from foretrain.gaussian.all_pairs.closed_forms import closed_pair, tile_rule, workspace
-from foretrain.gaussian.all_pairs.engine import Tile, square_tiles
+from foretrain.gaussian.closed_forms import closed_pair, tile_rule, workspace
+from foretrain.gaussian.grams import Tile, square_tiles
 from foretrain.support.progress import Progress
 from foretrain.support.threads import over_cores
 from foretrain.theory.architecture import MLP, Layer
-from foretrain.theory.recursions.preactivation import refuse_exploded
+from foretrain.theory.recursions.expectations import refuse_exploded
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.intp]

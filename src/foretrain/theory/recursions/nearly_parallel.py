@@ -20,8 +20,7 @@ from foretrain.gaussian.covariance import difference_of_products
 from foretrain.gaussian.nodes import gauss_laguerre, gauss_legendre, legendre_panels
 from foretrain.support.progress import track
 from foretrain.theory.recursions.contraction import derivative
-from foretrain.theory.recursions.ntk import TangentExpectations
-from foretrain.theory.recursions.preactivation import Step
+from foretrain.theory.recursions.expectations import PairExpectations, Step
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.intp]
@@ -130,15 +129,14 @@ class NearlyParallelPairs:
         self._followed: _Followed | None = None
 
     def step(
-        self, old: TangentExpectations, step: Step, state: PairState, near: NDArray[np.bool_]
+        self, old: PairExpectations, step: Step, state: PairState, near: NDArray[np.bool_]
     ) -> tuple[Indices, Array]:
         """The numbers of the pairs ``near`` and their H1 in the next layer; ``state`` is that of all, by inputs."""
         where, followed = np.flatnonzero(near), self._followed
         self._followed = None
         if not len(where):
             return where, np.zeros(0)
-        pairs = old.response.pairs
-        a, b = pairs.first[where], pairs.second[where]
+        a, b = old.pairs.first[where], old.pairs.second[where]
         basis = Basis.independent(old.K, a, b)
         state = state[where].changed(Basis.of_inputs(len(where)).to(basis))
         if followed is not None:
@@ -165,7 +163,7 @@ class _Followed:
     squares: Array
 
     def replace(
-        self, layer: TangentExpectations, where: Indices, a: Indices, basis: Basis, state: PairState
+        self, layer: PairExpectations, where: Indices, a: Indices, basis: Basis, state: PairState
     ) -> None:
         """Put what is known of the pairs ``where`` of this layer into their basis and state."""
         _, mine, theirs = np.intersect1d(self.where, where, assume_unique=True, return_indices=True)

@@ -1,13 +1,20 @@
-"""Unordered pairs of inputs: what metrics and their fluctuations are indexed by.
+"""Pairs of inputs, what metrics are indexed by, and the one recursion of their covariances: V, D and A.
 
-Copies, multiples of each other and zeros are described by one Gaussian variable. F_ab(K) = <s_a s_b> of such a
-pair, s = sigma or a derivative of it, depends on one variance, and the metric can only move along that line. Its
-derivatives along the line are finite where partial derivatives of kinked or discontinuous activations are not.
+With F_ab(K) = <s_a s_b>, row (a, b) of the response M = dF/dK has entries at aa, ab and bb only. A set of pairs that
+has aa and bb for every ab is closed: V flows on it by itself, and so do D and A with the tangent kernel of some of
+its pairs. Full tensors, chosen quadruples, blocks inside every pair of inputs, residual networks and Bayesian
+predictions differ in their sets and in how they find covariances, not in the step (:class:`JointCovariance`).
+
+Copies, multiples of each other and zeros are described by one Gaussian variable. F_ab of such a pair, s = sigma or a
+derivative of it, depends on one variance, and the metric can only move along that line. Its derivatives along the
+line are finite where partial derivatives of kinked or discontinuous activations are not (:class:`Line`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,39 +22,66 @@ from numpy.typing import NDArray
 from foretrain.activations import Activation
 from foretrain.gaussian import expectation, factor, z
 
+if TYPE_CHECKING:
+    from foretrain.theory.recursions.expectations import PairExpectations, Step
+
 Array = NDArray[np.float64]
 Indices = NDArray[np.intp]
 
+_DEPENDENT = 1e-13  # of 1 - correlation^2: several layers of rounding
+_TOLERANCE = 1e-13
+_NONE = slice(0, 0)
+
 
 class Pairs:
-    """The P = N(N+1)/2 unordered pairs (a, b), a <= b, of N inputs, row by row."""
+    """The P = N(N+1)/2 unordered pairs (a, b), a <= b, of N inputs, row by row, or other closed sets of pairs.
+
+    ``first`` and ``second`` (..., P) are the inputs of every pair; axes in front are a stack of sets.
+    """
 
     def __init__(self, size: int) -> None:
         self.size = size
         self.first, self.second = np.triu_indices(size)
 
+    @classmethod
+    def closure(cls, size: int, first: Indices, second: Indices) -> Pairs:
+        """Some pairs of ``size`` inputs, in order, with aa and bb for every ab."""
+        both = np.stack([np.minimum(first, second).ravel(), np.maximum(first, second).ravel()], axis=1)
+        alone = np.unique(both)
+        found = cls(size)
+        both = np.unique(np.concatenate([both, np.stack([alone, alone], axis=1)]), axis=0)
+        found.first, found.second = both.astype(np.intp).T
+        return found
+
+    @classmethod
+    def inside(cls, size: int, a: Indices, b: Indices) -> Pairs:
+        """A stack (Q, 3) of sets aa, ab, bb, one for every pair (a, b)."""
+        found = cls(size)
+        found.first, found.second = np.stack([a, a, b], axis=1), np.stack([a, b, b], axis=1)
+        return found
+
     def __len__(self) -> int:
-        return len(self.first)
+        return self.first.shape[-1]
 
     @cached_property
     def number(self) -> Indices:
-        """(N, N): the number of the pair (a, b) in either order."""
-        table = np.empty((self.size, self.size), dtype=np.intp)
+        """(N, N): the number of the pair (a, b) in either order, -1 for pairs that are not in the set."""
+        table = np.full((self.size, self.size), -1, dtype=np.intp)
         table[self.first, self.second] = table[self.second, self.first] = np.arange(len(self))
         return table
 
-    @property
+    @cached_property
     def first_twice(self) -> Indices:
         """For each pair (a, b) the number of (a, a)."""
-        return self.number[self.first, self.first]
+        return self.number[self.first, self.first] if self.first.ndim == 1 else np.array([0, 0, 2])
 
-    @property
+    @cached_property
     def second_twice(self) -> Indices:
         """For each pair (a, b) the number of (b, b)."""
-        return self.number[self.second, self.second]
+        return self.number[self.second, self.second] if self.first.ndim == 1 else np.array([0, 2, 2])
 
     def vector(self, matrix: Array) -> Array:
-        """The entries (P,) of a symmetric matrix (N, N)."""
+        """The entries (..., P) of a symmetric matrix (N, N)."""
         return np.asarray(matrix[self.first, self.second])
 
     def matrix(self, vector: Array) -> Array:
@@ -59,8 +93,11 @@ class Pairs:
         return np.asarray(pair_matrix[self.number[:, :, None, None], self.number[None, None, :, :]])
 
 
-_DEPENDENT = 1e-13  # of 1 - correlation^2: several layers of rounding
-_TOLERANCE = 1e-13
+def quadruples_between(rows: Pairs, columns: Pairs) -> Indices:
+    """The four inputs of every pair of pairs: (..., rows, columns, 4)."""
+    a, b = rows.first[..., :, None], rows.second[..., :, None]
+    c, d = columns.first[..., None, :], columns.second[..., None, :]
+    return np.stack(np.broadcast_arrays(a, b, c, d), axis=-1)
 
 
 def are_tied(K: Array, a: Indices, b: Indices, within: float = _DEPENDENT) -> NDArray[np.bool_]:
@@ -100,3 +137,156 @@ class Line:
         s = self._factor
         weighted = z**power * s if power else s
         return np.asarray(expectation([weighted, s], self._covariance, tolerance=_TOLERANCE).value)
+
+
+class Response(NamedTuple):
+    """dF/dK of ``chosen`` pairs of a closed set: entries at aa, ab and bb (they add up where a = b)."""
+
+    pairs: Pairs
+    first: Array
+    cross: Array
+    second: Array
+    chosen: slice = slice(None)
+
+    def __matmul__(self, v: Array) -> Array:
+        """M v for vectors (P,) or matrices (..., P, Q)."""
+        if v.ndim == self.first.ndim:
+            return np.asarray((self @ v[..., None])[..., 0])
+        twice = (self.pairs.first_twice[self.chosen], self.pairs.second_twice[self.chosen])
+        return np.asarray(
+            self.first[..., None] * v[..., twice[0], :]
+            + self.cross[..., None] * v[..., self.chosen, :]
+            + self.second[..., None] * v[..., twice[1], :]
+        )
+
+    def pull_back(self, forms: Array) -> Array:
+        """M^T v for stacks (..., P) of vectors."""
+        result = self.cross * forms
+        for row, v in zip(result.reshape(-1, len(self.cross)), forms.reshape(-1, len(self.cross))):
+            np.add.at(row, self.pairs.first_twice, self.first * v)
+            np.add.at(row, self.pairs.second_twice, self.second * v)
+        return np.asarray(result)
+
+
+class Side:
+    """One side of a joint covariance: C_W s s on a closed set of pairs, then Omega on its pairs ``tangents``.
+
+    Omega = lambda_W s s + C_W Theta s' s' (8.74). Fluctuations of the old layer, of z z and of the tangent kernel,
+    become R J with R = [[gamma^2 + C_W M, 0], [M_Omega, C_W <s' s'>]]; the activations' own are W Cov W^T, where W
+    makes these two of s s and s' s'.
+    """
+
+    def __init__(self, layer: PairExpectations, step: Step, pairs: Pairs, tangents: slice = _NONE) -> None:
+        self.layer, self.step, self.pairs, self.tangents = layer, step, pairs, tangents
+
+    @cached_property
+    def _chosen(self) -> tuple[Indices, Indices]:
+        return self.pairs.first[..., self.tangents], self.pairs.second[..., self.tangents]
+
+    @cached_property
+    def _weight(self) -> Array:
+        """C_W Theta of the pairs with a tangent kernel."""
+        return np.asarray(self.step.C_W * self.layer.Theta[self._chosen])
+
+    @cached_property
+    def _growth(self) -> Array:
+        """C_W <s' s'> of the same pairs."""
+        return np.asarray(self.step.C_W * self.layer.of(1, 1)[self._chosen])
+
+    @cached_property
+    def _omega(self) -> Response:
+        """M_Omega = dOmega/dK."""
+        return Response(self.pairs, *self.layer.tangent_rows(*self._chosen, self.step), self.tangents)
+
+    def weigh(self, moments: Array) -> Array:
+        """W on rows (..., P + tangents, Q)."""
+        values, slopes = moments[..., : len(self.pairs), :], moments[..., len(self.pairs) :, :]
+        weighed = self.step.C_W * values
+        if self.tangents == _NONE:
+            return np.asarray(weighed)
+        Omega = self.step.lambda_W * values[..., self.tangents, :] + self._weight[..., None] * slopes
+        return np.concatenate([weighed, Omega], axis=-2)
+
+    def __matmul__(self, old: Array) -> Array:
+        """R on rows (..., P + tangents, Q)."""
+        values, tangents = old[..., : len(self.pairs), :], old[..., len(self.pairs) :, :]
+        moved = self.step.C_W * (self.layer.response_on(self.pairs) @ values)
+        if self.step.gamma:
+            moved += self.step.gamma**2 * values
+        if self.tangents == _NONE:
+            return np.asarray(moved)
+        return np.concatenate([moved, self._omega @ values + self._growth[..., None] * tangents], axis=-2)
+
+    def tie(self, matrix: Array) -> Array:
+        """Rows aa, ab and bb of one input are one: kept apart, their rounding would grow by chi_perp^2 a layer."""
+        if self.pairs.first.ndim > 1:
+            alone = self.pairs.first[:, 0] == self.pairs.second[:, 2]
+            matrix[alone, :3] = matrix[alone, :1]
+        return matrix
+
+    def weigh_back(self, forms: Array) -> dict[int, Array]:
+        """W^T on forms (Q, P + tangents), all pairs: forms on s s and on s' s', by the order of the derivative."""
+        values, tangents = forms[:, : len(self.pairs)], forms[:, len(self.pairs) :]
+        if self.tangents == _NONE:
+            return {0: self.step.C_W * values}
+        return {0: self.step.C_W * values + self.step.lambda_W * tangents, 1: self._weight * tangents}
+
+    def pull_back(self, forms: Array) -> Array:
+        """R^T on forms (..., P + tangents), all pairs."""
+        values, tangents = forms[..., : len(self.pairs)], forms[..., len(self.pairs) :]
+        moved = self.step.C_W * self.layer.response_on(self.pairs).pull_back(values)
+        if self.tangents == _NONE:
+            return np.asarray(moved)
+        return np.concatenate([moved + self._omega.pull_back(tangents), self._growth * tangents], axis=-1)
+
+
+class JointCovariance:
+    """V, D and A between two closed sets of pairs, J = [[V, D], [D^T, A]], as far as ``names`` need it.
+
+    J' = W Cov W^T + (n_l / n_{l-1}) R J R^T (4.119), (8.77), (8.97), zero at layer 1, with W and R of :class:`Side`.
+    D and A have the tangent kernels of the pairs ``tangents`` of each set.
+    """
+
+    def __init__(
+        self, left: Pairs, right: Pairs, names: Collection[str] = "V", tangents: slice = _NONE
+    ) -> None:
+        self.pairs = left, right
+        self._tangents = (
+            tangents if "A" in names else _NONE,
+            tangents if {"D", "A"} & {*names} else _NONE,
+        )
+        shape = [len(p) + len(range(len(p))[t]) for p, t in zip(self.pairs, self._tangents, strict=True)]
+        self.values = np.zeros((*left.first.shape[:-1], *shape))
+
+    def now(self) -> dict[str, Array]:
+        """The blocks that are carried along."""
+        rows, columns = (len(pairs) for pairs in self.pairs)
+        blocks = {
+            "V": self.values[..., :rows, :columns],
+            "D": self.values[..., :rows, columns:],
+            "A": self.values[..., rows:, columns:],
+        }
+        return {name: block for name, block in blocks.items() if block.size}
+
+    def step(self, layer: PairExpectations, step: Step, covariance: Callable[[int, int], Array]) -> None:
+        """The next layer; ``covariance(i, j)`` is Cov(s s, t t) of derivatives of these orders of sigma.
+
+        Its rows and columns are all pairs of a set for order 0, and those with a tangent kernel for order 1.
+        """
+        left, right = (Side(layer, step, p, t) for p, t in zip(self.pairs, self._tangents, strict=True))
+        orders = [(0,) if tangents == _NONE else (0, 1) for tangents in self._tangents]
+        moments = [np.concatenate([covariance(i, j) for j in orders[1]], axis=-1) for i in orders[0]]
+        fresh = _on_both_sides(left.weigh, right.weigh, np.concatenate(moments, axis=-2))
+        if self.values.any():  # the response is not asked for before something fluctuates
+            fresh = fresh + step.ratio * _on_both_sides(left.__matmul__, right.__matmul__, self.values)
+        self.values = _on_both_sides(left.tie, right.tie, fresh)
+
+
+def _on_both_sides(left: Callable[[Array], Array], right: Callable[[Array], Array], matrix: Array) -> Array:
+    """Two maps of rows, the second one applied to the columns."""
+    return np.swapaxes(right(np.swapaxes(left(matrix), -1, -2)), -1, -2)
+
+
+def sandwich(left: Response, matrix: Array, right: Response) -> Array:
+    """M X M^T between two closed sets."""
+    return _on_both_sides(left.__matmul__, right.__matmul__, matrix)

@@ -17,7 +17,6 @@ width change; V counts n_{l-1}, so what comes from before it is multiplied by n_
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -28,32 +27,14 @@ from foretrain.gaussian.expectation import MOST_INPUTS, default_tolerance
 from foretrain.support.errors import InputError, unknown_name
 from foretrain.support.memory import require_memory
 from foretrain.support.progress import track
-from foretrain.theory.architecture import MLP, Layer
-from foretrain.theory.recursions.pairs import Pairs
-from foretrain.theory.recursions.preactivation import PairExpectations, Response, next_kernel
-from foretrain.theory.recursions.single_input import width_ratio
+from foretrain.theory.architecture import MLP
+from foretrain.theory.recursions.expectations import PairExpectations, Step, next_kernel
+from foretrain.theory.recursions.pairs import JointCovariance, Pairs, Side, quadruples_between
 
 Array = NDArray[np.float64]
 
 FORGOTTEN = 1e-9
 """Correlation of a neuron with its own past below which that past is dropped; c_2 is at most of this order."""
-
-
-@dataclass(frozen=True)
-class SkipResponse:
-    """X = gamma^2 + C_W M (B.15) on pairs: what a fluctuation of the shared variance becomes one layer later."""
-
-    response: Response
-    C_W: float
-    gamma: float
-
-    def __matmul__(self, v: Array) -> Array:
-        """X v for matrices (P, Q)."""
-        return np.asarray(self.gamma**2 * v + self.C_W * (self.response @ v))
-
-    def sandwich(self, V: Array) -> Array:
-        """X V X^T for a symmetric matrix on pairs."""
-        return self @ (self @ V).T
 
 
 class Vertex(Protocol):
@@ -64,8 +45,8 @@ class Vertex(Protocol):
         """V (P, P) at the present layer."""
         ...
 
-    def step(self, expectations: PairExpectations, layer: Layer, ratio: float) -> None:
-        """Go on to ``layer``, given the expectations at the layer before it; ``ratio`` is n_l / n_{l-1}."""
+    def step(self, expectations: PairExpectations, step: Step) -> None:
+        """Go on to the next layer, given the expectations at the layer before it."""
         ...
 
 
@@ -73,15 +54,19 @@ class BookVertex:
     """V' = C_W^2 Cov + X V X^T + C_W gamma^2 [<s s (z z - K)> + transpose] (B.24), (B.25), zero at layer 1."""
 
     def __init__(self, pairs: Pairs) -> None:
-        self.values = np.zeros((len(pairs), len(pairs)))
+        self._joint = JointCovariance(pairs, pairs)
 
-    def step(self, expectations: PairExpectations, layer: Layer, ratio: float) -> None:
-        """Go on to ``layer``, given the expectations at the layer before it."""
-        X = SkipResponse(expectations.response, layer.C_W, layer.gamma)
-        grown = layer.C_W**2 * expectations.covariance() + ratio * X.sandwich(self.values)
-        if layer.gamma:
-            grown += layer.gamma**2 * layer.C_W * _symmetrized(quadratic_part(expectations))
-        self.values = grown
+    @property
+    def values(self) -> Array:
+        """V (P, P) at the present layer."""
+        return self._joint.values
+
+    def step(self, expectations: PairExpectations, step: Step) -> None:
+        """Go on to the next layer, given the expectations at the layer before it."""
+        self._joint.step(expectations, step, expectations.covariance)
+        if step.gamma:
+            memory = step.C_W * _symmetrized(quadratic_part(expectations))
+            self._joint.values = self.values + step.gamma**2 * memory
 
 
 class CompleteVertex:
@@ -91,36 +76,40 @@ class CompleteVertex:
     """
 
     def __init__(self, pairs: Pairs) -> None:
-        self._shared = np.zeros((len(pairs), len(pairs)))
-        self._own = np.zeros_like(self._shared)
+        self._shared = JointCovariance(pairs, pairs)
+        self._own = np.zeros((len(pairs), len(pairs)))
         self._past = _Past(pairs)
 
     @property
     def values(self) -> Array:
         """V (P, P) at the present layer."""
-        return self._shared + _symmetrized(self._own)
+        return self._shared.values + _symmetrized(self._own)
 
-    def step(self, expectations: PairExpectations, layer: Layer, ratio: float) -> None:
-        """Go on to ``layer``, given the expectations at the layer before it."""
-        X = SkipResponse(expectations.response, layer.C_W, layer.gamma)
-        shared = ratio * X.sandwich(self._shared) + layer.C_W**2 * expectations.covariance()
+    def step(self, expectations: PairExpectations, step: Step) -> None:
+        """Go on to the next layer, given the expectations at the layer before it."""
+        X = Side(expectations, step, expectations.pairs)
+        self._shared.step(expectations, step, expectations.covariance)
         if self._past:
-            shared += _symmetrized(X @ (layer.C_W * self._past.noise_covariance(expectations)))
-        self._shared = shared
-        if layer.gamma:
-            own = X @ self._own + layer.C_W * quadratic_part(expectations)
-            self._own = layer.gamma**2 * own
+            noise = step.C_W * self._past.noise_covariance(expectations)
+            self._shared.values = self._shared.values + _symmetrized(X @ noise)
+        if step.gamma:
+            own = X @ self._own + step.C_W * quadratic_part(expectations)
+            self._own = step.gamma**2 * own
         else:
             self._own = np.zeros_like(self._own)
-        self._past.add(expectations, X)
+        self._past.add(X)
 
 
 class _Visited(NamedTuple):
     """A layer m behind the present one, in the same run of skip connections."""
 
-    K: Array
     F: Array  # <s s> on pairs
-    X: SkipResponse  # of the step from m to m + 1
+    X: Side  # X = gamma^2 + C_W M (B.15) of the step from m to m + 1
+
+    @property
+    def K(self) -> Array:
+        """The kernel of the layer."""
+        return self.X.layer.K
 
 
 class _Past:
@@ -133,16 +122,16 @@ class _Past:
     def __bool__(self) -> bool:
         return bool(self._visited)
 
-    def add(self, expectations: PairExpectations, X: SkipResponse) -> None:
+    def add(self, X: Side) -> None:
         """Leave a layer by the step X; a step without skip connection erases everything."""
-        F = self._pairs.vector(expectations.of(0, 0))
-        self._visited = [*self._visited, _Visited(expectations.K, F, X)] if X.gamma else []
+        F = self._pairs.vector(X.layer.of(0, 0))
+        self._visited = [*self._visited, _Visited(F, X)] if X.step.gamma else []
 
     def noise_covariance(self, expectations: PairExpectations) -> Array:
         """n Cov(dQ, e) = sum_m X^(l-1) ... X^(m+1) C_W c_2(m, l) on pairs (P, P), rows dQ."""
         # Drop the oldest layers while their largest correlation with the present one is below ``FORGOTTEN``.
         present = np.maximum(np.diagonal(expectations.K), np.finfo(np.float64).tiny)
-        memory = np.cumprod([visited.X.gamma for visited in reversed(self._visited)])[::-1]
+        memory = np.cumprod([visited.X.step.gamma for visited in reversed(self._visited)])[::-1]
         spread = np.array([np.sqrt(np.diagonal(visited.K) / present).max() for visited in self._visited])
         remembered = np.flatnonzero(np.abs(memory) * spread >= FORGOTTEN)
         self._visited = self._visited[remembered[0] :] if remembered.size else []
@@ -150,20 +139,19 @@ class _Past:
         if not self._visited:
             return total
         for visited, covariance in zip(self._visited, self._covariances(expectations), strict=True):
-            total = visited.X @ total + visited.X.C_W * covariance
+            total = visited.X @ total + visited.X.step.C_W * covariance
         return total
 
     def _covariances(self, expectations: PairExpectations) -> Array:
         """c_2(m, l) = Cov(s_a s_b at m, s_c s_d at l) for every remembered m: (layers, P, P)."""
         size, pairs, layers = len(expectations.K), self._pairs, len(self._visited)
-        two = np.stack([pairs.first, pairs.second], axis=1)
-        shape = (layers, len(pairs), len(pairs), 2)
-        early = np.broadcast_to(size * np.arange(layers)[:, None, None, None] + two[None, :, None], shape)
-        late = np.broadcast_to(size * layers + two[None, None], shape)
+        # Inputs of layer m are counted on from size * m, those of the present layer after all others.
+        places = size * np.arange(layers)[:, None, None, None] * np.array([1, 1, 0, 0])
+        places = places + size * layers * np.array([0, 0, 1, 1]) + quadruples_between(pairs, pairs)
         found = expectations_at(
             [expectations.activation] * 4,
             self._joint_kernel(expectations.K),
-            np.concatenate([early, late], axis=-1),
+            places,
             tolerance=default_tolerance(min(2 * size, MOST_INPUTS)),
         )
         F = pairs.vector(expectations.of(0, 0))
@@ -173,7 +161,7 @@ class _Past:
     def _joint_kernel(self, K: Array) -> Array:
         """Covariance of one neuron's preactivations at all remembered layers and the present one."""
         kernels = np.stack([*(visited.K for visited in self._visited), K])
-        gammas = np.array([1.0, *(visited.X.gamma for visited in self._visited)])
+        gammas = np.array([1.0, *(visited.X.step.gamma for visited in self._visited)])
         layers, size = len(kernels), len(K)
         memory = np.eye(layers)
         for early in range(layers):
@@ -198,13 +186,13 @@ class ThreePoint:
         """T (N, N, N), indices a, b, c."""
         return np.asarray(self._values.T[:, self._pairs.number])
 
-    def step(self, expectations: PairExpectations, layer: Layer) -> None:
-        """Go on to ``layer``, given the expectations at the layer before it."""
-        if not layer.gamma:
+    def step(self, expectations: PairExpectations, step: Step) -> None:
+        """Go on to the next layer, given the expectations at the layer before it."""
+        if not step.gamma:
             self._values = np.zeros_like(self._values)
             return
-        X = SkipResponse(expectations.response, layer.C_W, layer.gamma)
-        self._values = layer.gamma * (X @ self._values + layer.C_W * self._linear_part(expectations))
+        X = Side(expectations, step, expectations.pairs)
+        self._values = step.gamma * (X @ self._values + step.C_W * self._linear_part(expectations))
 
     def _linear_part(self, expectations: PairExpectations) -> Array:
         """<z_a s_b s_c> = K_ab <s'_b s_c> + K_ac <s_b s'_c>, rows (b, c)."""
@@ -215,8 +203,7 @@ class ThreePoint:
 
 def quadratic_part(expectations: PairExpectations) -> Array:
     """<s_1 s_2 (z z - K)_34> = sum_B M_(12)B Cov(z z_B, z z_34), by Stein's identity and without K^-1: (P, P)."""
-    K, pairs = expectations.K, expectations.response.pairs
-    a, b = pairs.first, pairs.second
+    K, a, b = expectations.K, expectations.pairs.first, expectations.pairs.second
     wick = K[np.ix_(a, a)] * K[np.ix_(b, b)] + K[np.ix_(a, b)] * K[np.ix_(b, a)]
     return expectations.response @ wick
 
@@ -265,9 +252,9 @@ def residual_flow(
         if index:
             expectations = PairExpectations(mlp.activation, K, tolerance)
             if "V" in kept:
-                vertex.step(expectations, layer, width_ratio(mlp, index))
+                vertex.step(expectations, Step.into(mlp, index))
             if "three_point" in kept:
-                three_point.step(expectations, layer)
+                three_point.step(expectations, Step.into(mlp, index))
             K = next_kernel(expectations, layer)
         state = {"K": K, "V": vertex.values, "three_point": three_point.values}
         for name, values in kept.items():

@@ -4,18 +4,104 @@ F and B join preactivations and tangent kernel of two neurons (8.79), (8.89); P 
 kernel and a preactivation (11.45)-(11.52); R, S, T, U are means of its second differentials (∞.177)-(∞.181), R of the
 first kind (∞.11), the others of the second (∞.12). Activations whose slope jumps have no R to U, since <s'' s''> is
 infinite.
+
+A rule is written once, in terms of :class:`Legs`: expectations, Theta and tensors of the old layer on its legs 0, 1,
+2, 3, the places in which the tensor is stored. Whether the legs run over all inputs or over chosen quadruples is not
+its concern.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrain.theory.recursions.legs import Entry, Legs, Orders, Rule
+from foretrain.theory.recursions.expectations import Orders, PairExpectations, Step
 
 Array = NDArray[np.float64]
+Indices = NDArray[np.intp]
+Places = tuple[int, int, int, int]
+Entry = tuple[str, Places]
+"""A tensor, and which of some legs stands at each of its places."""
+
+
+class Lookup(Protocol):
+    """Entries of a tensor by name, with one of the legs at each place."""
+
+    def __call__(self, name: str, *places: int) -> Array:
+        """The entry of every combination of inputs on the legs."""
+
+
+@dataclass(frozen=True)
+class Legs:
+    """The inputs on the four legs of a tensor (broadcast against each other), and what is known of them.
+
+    ``old`` are tensors of the old layer, ``new`` those that this step has already made, ``product`` expectations of
+    products of derivatives of the activation, of these orders, on the legs in turn.
+    """
+
+    layer: PairExpectations
+    step: Step
+    inputs: tuple[Indices, Indices, Indices, Indices]
+    old: Lookup
+    new: Lookup
+    product: Callable[[int, int, int, int], Array]
+
+    def Theta(self, a: int, b: int) -> Array:
+        """The tangent kernel of two legs."""
+        return self._entry(self.layer.Theta, a, b)
+
+    def pair(self, first: tuple[int, int], second: tuple[int, int]) -> Array:
+        """<s^(i)_a s^(j)_b> for (a, i) and (b, j)."""
+        (a, i), (b, j) = first, second
+        return self._entry(self.layer.of(i, j), a, b)
+
+    def slopes(self, a: int, b: int) -> Array:
+        """<s'_a s'_b>."""
+        return self.pair((a, 1), (b, 1))
+
+    def moved(self, a: int, b: int) -> Array:
+        """<s_a s''_b> made by integration by parts."""
+        return self._entry(self.layer.mixed_response.other, a, b)
+
+    def bend(self, a: int, b: int) -> Array:
+        """<s''_a s_b> with s'' of the forward equation."""
+        return self._twin_entry(self.layer.bend, a, b)
+
+    def value_response(self, a: int, b: int) -> dict[int, Array]:
+        """<d(s_a s'_b)/dz> by the leg of z."""
+        return {a: self.slopes(a, b), b: self.moved(a, b)}
+
+    def bend_response(self, a: int, b: int) -> dict[int, Array]:
+        """<d(s''_a s'_b)/dz> by the leg of z, with s'' of the forward equation."""
+        found = self.layer.bend_response
+        return {a: self._twin_entry(found.own, a, b), b: self._twin_entry(found.other, a, b)}
+
+    def through_F(
+        self, left: Mapping[int, Array], right: Mapping[int, Array], second: int, last: int
+    ) -> Array:
+        """sum over legs i, j of left_i right_j F_{i second j last} of the old layer."""
+        parts = [u * v * self.old("F", i, second, j, last) for i, u in left.items() for j, v in right.items()]
+        return np.asarray(sum(parts))
+
+    def _entry(self, matrix: Array, a: int, b: int) -> Array:
+        return np.asarray(matrix[self.inputs[a], self.inputs[b]])
+
+    def _twin_entry(self, matrix: Array, a: int, b: int) -> Array:
+        twins = self.layer.twins
+        return np.asarray(matrix[twins[self.inputs[a]], twins[self.inputs[b]]])
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A tensor's recursion: the entry of the next layer, what it looks up, and its products of four."""
+
+    entry: Callable[[Legs], Array]
+    uses: tuple[Entry, ...]
+    products: tuple[Orders, ...]
 
 
 def _next_F(at: Legs) -> Array:
@@ -170,33 +256,3 @@ RULES: dict[str, Rule] = {
     ),
     "U": Rule(_next_U, uses=(("U", (0, 1, 2, 3)),), products=((2, 1, 2, 1),)),
 }
-WHOLE = (0, 1, 2, 3)
-
-
-def closure(names: Iterable[str]) -> tuple[Entry, ...]:
-    """All entries on the same legs that the tensors of ``names`` need at their own places, in order."""
-    found: set[Entry] = set()
-    fresh: set[Entry] = {(name, WHOLE) for name in names if name in RULES}
-    while fresh:
-        found |= fresh
-        fresh = {
-            (used, (places[i], places[j], places[k], places[m]))
-            for name, places in fresh
-            for used, (i, j, k, m) in RULES[name].uses
-        } - found
-    return tuple(sorted(found, key=lambda entry: (list(RULES).index(entry[0]), entry[1] != WHOLE, entry[1])))
-
-
-def names_of(entries: Iterable[Entry]) -> tuple[str, ...]:
-    """The tensors that occur, each once."""
-    return tuple(dict.fromkeys(name for name, _ in entries))
-
-
-def products_of(names: Sequence[str]) -> set[Orders]:
-    """Products of four that the rules of these tensors need, orders from the highest down."""
-    found: set[Orders] = set()
-    for name in names:
-        for product in RULES[name].products:
-            first, second, third, fourth = sorted(product, reverse=True)
-            found.add((first, second, third, fourth))
-    return found

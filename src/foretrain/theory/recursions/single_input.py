@@ -22,6 +22,7 @@ from foretrain.theory.kernel_functions import (
     shared_functions,
     shared_tangent_functions,
 )
+from foretrain.theory.recursions.expectations import width_ratio
 from foretrain.theory.recursions.kinks import Kinks
 
 Array = NDArray[np.float64]
@@ -50,11 +51,6 @@ def single_input_flow(
             G1[index] = ratio * (response * G1[index - 1] + 0.5 * layer.C_W * bend * V[index - 1])
             G1[index] += b_1[index] + W_1[index] * square
     return {"K": K, "V": V, "G1": G1}
-
-
-def width_ratio(mlp: MLP, index: int) -> float:
-    """n_l / n_{l-1} for the step from layer l = ``index`` to the next; never with n_0, where it multiplies zero."""
-    return 1.0 if index < 2 else mlp.hidden_widths[index - 1] / mlp.hidden_widths[index - 2]
 
 
 class Tangent(NamedTuple):

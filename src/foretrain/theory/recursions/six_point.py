@@ -19,7 +19,7 @@ from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.progress import track
 from foretrain.theory.architecture import MLP
 from foretrain.theory.kernel_functions import KernelFunctions
-from foretrain.theory.recursions.single_input import width_ratio
+from foretrain.theory.recursions.expectations import width_ratio
 
 Array = NDArray[np.float64]
 

@@ -28,7 +28,7 @@ from foretrain.theory.arguments import check_targets
 from foretrain.theory.prediction.bayes.posterior import log_density, targets_for
 from foretrain.theory.prediction.cholesky import CholeskyFactor, check_noise, factorise, factorise_quietly
 from foretrain.theory.prediction.kernels import kernel
-from foretrain.theory.recursions.preactivation import EXPLODED, PairExpectations
+from foretrain.theory.recursions.expectations import EXPLODED, PairExpectations
 from foretrain.theory.two_inputs.nearby import components
 
 if TYPE_CHECKING:

@@ -34,7 +34,7 @@ from foretrain.theory.arguments import check_targets
 from foretrain.theory.ensembles.networks import Parameters, activity, forward
 from foretrain.theory.prediction.bayes.posterior import bayes_prediction
 from foretrain.theory.prediction.cholesky import check_noise
-from foretrain.theory.recursions.preactivation import PairExpectations, next_kernel
+from foretrain.theory.recursions.expectations import PairExpectations, next_kernel
 
 if TYPE_CHECKING:
     import xarray as xr

@@ -21,7 +21,7 @@ from foretrain.theory.arguments import check_learning_rate, check_targets
 from foretrain.theory.flow import flow
 from foretrain.theory.prediction.cholesky import square_root
 from foretrain.theory.prediction.infinite_width.losses import SQUARED_ERROR, Loss
-from foretrain.theory.recursions.preactivation import PairExpectations, next_kernel
+from foretrain.theory.recursions.expectations import PairExpectations, next_kernel
 
 Array = NDArray[np.float64]
 

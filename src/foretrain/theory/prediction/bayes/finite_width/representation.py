@@ -35,7 +35,6 @@ from foretrain.theory.prediction.bayes.finite_width.shifts import (
 )
 from foretrain.theory.prediction.bayes.finite_width.vertex import (
     Block,
-    ClosedPairs,
     Covariance,
     HiddenLayer,
     between,
@@ -188,7 +187,7 @@ def representation_shift(
     return _labelled(mlp, values, errors, kernels, forces).assign_attrs(expansion=expansion)
 
 
-def _training_pairs(data: Observed, layer: HiddenLayer) -> ClosedPairs:
+def _training_pairs(data: Observed, layer: HiddenLayer) -> Pairs:
     """In the order that they have without other inputs."""
     inputs = np.arange(len(data.inputs))
     return between(len(layer.expectations.K), inputs, inputs)

@@ -7,9 +7,7 @@ aa, ab and bb only: sets of pairs that contain aa and bb with every ab flow by t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -21,39 +19,20 @@ from foretrain.support.progress import track
 from foretrain.support.seeds import Seed, generator, spawn
 from foretrain.theory.architecture import MLP
 from foretrain.theory.ensembles.sampling import matrix_root
-from foretrain.theory.recursions.pairs import Pairs
-from foretrain.theory.recursions.preactivation import (
-    PairExpectations,
+from foretrain.theory.recursions.expectations import PairExpectations, Step, next_kernel, refuse_exploded
+from foretrain.theory.recursions.pairs import (
+    JointCovariance,
+    Pairs,
     Response,
-    Step,
-    next_kernel,
-    refuse_exploded,
+    quadruples_between,
+    sandwich,
 )
-from foretrain.theory.recursions.single_input import width_ratio
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.intp]
 
 _CHUNK = 1024
 _BYTES = 200  # for each entry of a block, of which most are its four inputs while equal ones are found
-
-
-class ClosedPairs(Pairs):
-    """Some unordered pairs of ``size`` inputs, with aa and bb for every ab."""
-
-    def __init__(self, size: int, first: Indices, second: Indices) -> None:
-        both = np.stack([np.minimum(first, second).ravel(), np.maximum(first, second).ravel()], axis=1)
-        alone = np.unique(both)
-        both = np.unique(np.concatenate([both, np.stack([alone, alone], axis=1)]), axis=0)
-        self.size = size
-        self.first, self.second = both.astype(np.intp).T
-
-    @cached_property
-    def number(self) -> Indices:
-        """(N, N): the number of the pair (a, b) in either order, -1 for pairs that are not in the set."""
-        table = np.full((self.size, self.size), -1, dtype=np.intp)
-        table[self.first, self.second] = table[self.second, self.first] = np.arange(len(self))
-        return table
 
 
 class Block(NamedTuple):
@@ -63,20 +42,15 @@ class Block(NamedTuple):
     columns: Pairs
 
 
-@dataclass(frozen=True, eq=False)
-class HiddenLayer:
+class HiddenLayer(NamedTuple):
     """A hidden layer's expectations, and the step to the layer after it."""
 
     expectations: PairExpectations
     step: Step
-    _responses: dict[Pairs, Response] = field(default_factory=dict)
 
     def response(self, pairs: Pairs) -> Response:
         """M = d<s s>/dK on a closed set of pairs, computed once."""
-        if pairs not in self._responses:
-            rows = self.expectations.rows(pairs.first, pairs.second)
-            self._responses[pairs] = Response(pairs, *rows)
-        return self._responses[pairs]
+        return self.expectations.response_on(pairs)
 
     def means(self, pairs: Pairs) -> Array:
         """<s_a s_b>."""
@@ -90,10 +64,9 @@ class Covariance(Protocol):
         """One array (rows, columns) for each block."""
 
 
-def between(size: int, left: Indices, right: Indices) -> ClosedPairs:
+def between(size: int, left: Indices, right: Indices) -> Pairs:
     """All pairs of one input of ``left`` with one of ``right``, and their squares."""
-    first, second = np.meshgrid(left, right, indexing="ij")
-    return ClosedPairs(size, first, second)
+    return Pairs.closure(size, *np.meshgrid(left, right, indexing="ij"))
 
 
 def hidden_layers(mlp: MLP, X: Array) -> tuple[list[HiddenLayer], Array]:
@@ -102,7 +75,7 @@ def hidden_layers(mlp: MLP, X: Array) -> tuple[list[HiddenLayer], Array]:
     for index, layer in enumerate(mlp.layers[1:], start=1):
         refuse_exploded(K.diagonal(), index)
         expectations = PairExpectations(mlp.activation, K)
-        found.append(HiddenLayer(expectations, Step(layer.C_W, width_ratio(mlp, index))))
+        found.append(HiddenLayer(expectations, Step.into(mlp, index)))
         K = next_kernel(expectations, layer)
     return found, K
 
@@ -116,26 +89,25 @@ def vertices(
         f"the four-point vertex on {sum(len(b.rows) * len(b.columns) for b in blocks):,} pairs of pairs",
         "use fewer training inputs, or spread='variance' or 'none'",
     )
-    now = [np.zeros((len(block.rows), len(block.columns))) for block in blocks]
-    yield now
+    joint = [JointCovariance(*block) for block in blocks]
+    yield [block.values for block in joint]
     for layer in track(layers, "four-point vertex"):
-        fresh, step = covariance(layer, blocks), layer.step
-        for place, (block, V) in enumerate(zip(blocks, now, strict=True)):
-            fresh[place] = step.C_W**2 * (fresh[place] + step.ratio * _moved(layer, block, V))
-        now = fresh
-        yield now
+        for block, fresh in zip(joint, covariance(layer, blocks), strict=True):
+            block.step(layer.expectations, layer.step, _of_values(fresh))
+        yield [block.values for block in joint]
 
 
-def _moved(layer: HiddenLayer, block: Block, V: Array) -> Array:
-    """M V M^T."""
-    return np.asarray((layer.response(block.columns) @ (layer.response(block.rows) @ V).T).T)
+def _of_values(covariance: Array) -> Callable[[int, int], Array]:
+    """Cov(s s, s s), the only one that V needs."""
+    return lambda first, second: covariance
 
 
 def exact_covariance(layer: HiddenLayer, blocks: Sequence[Block]) -> list[Array]:
     """By integrals over up to four inputs, each different one once."""
     old = layer.expectations
     s = [factor(old.activation)] * 4
-    found = products_at([(s, _quadruples(block)) for block in blocks], old.K, tolerance=old.product_tolerance)
+    requests = [(s, quadruples_between(*block)) for block in blocks]
+    found = products_at(requests, old.K, tolerance=old.product_tolerance)
     return [
         np.asarray(item.value) - np.multiply.outer(layer.means(block.rows), layer.means(block.columns))
         for item, block in zip(found, blocks, strict=True)
@@ -157,7 +129,8 @@ class SampledCovariance:
         total = []
         for block in blocks:  # Cov(z_a z_b, z_c z_d) = K_ac K_bd + K_ad K_bc
             (a, b), (c, d) = ((pairs.first[:, None], pairs.second[:, None]) for pairs in block)
-            total.append(_moved(layer, block, K[a, c.T] * K[b, d.T] + K[a, d.T] * K[b, c.T]))
+            wick = K[a, c.T] * K[b, d.T] + K[a, d.T] * K[b, c.T]
+            total.append(sandwich(layer.response(block.rows), wick, layer.response(block.columns)))
         root, used = matrix_root(K), {pairs for block in blocks for pairs in block}
         source = generator(spawn(self._seed, self._calls + 1)[-1])
         self._calls += 1
@@ -177,11 +150,3 @@ def _rest(layer: HiddenLayer, z: Array, pairs: Pairs) -> Array:
     products = (s[:, a] * s[:, b]).T - layer.means(pairs)[:, None]
     chaos = (z[:, a] * z[:, b]).T - pairs.vector(layer.expectations.K)[:, None]
     return np.asarray(products - layer.response(pairs) @ chaos)
-
-
-def _quadruples(block: Block) -> Indices:
-    rows, columns = (np.stack([pairs.first, pairs.second], axis=1) for pairs in block)
-    shape = (len(rows), len(columns), 2)
-    return np.concatenate(
-        [np.broadcast_to(rows[:, None], shape), np.broadcast_to(columns[None], shape)], axis=-1
-    )

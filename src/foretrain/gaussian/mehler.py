@@ -3,12 +3,16 @@
 <f(z_1) g(z_2)> = sum_k a_k(K_11) b_k(K_22) rho^k with a_k(K) = <f(sqrt(K) x) He_k(x)> / sqrt(k!). The
 coefficients belong to single inputs, N of them, not to pairs. Parseval gives the tail exactly: what is left out
 after n terms is at most |rho|^n sqrt(tail_f tail_g), with tail_f = <f^2> - sum_{k<n} a_k^2.
+
+Nearly parallel pairs of functions with a kink at zero have the kink in closed form and the smooth rest by its series:
+with S the polynomial times a step that has the first jumps of f, the rest f - S is smoother and its coefficients fall
+faster. In <f g> = <S S'> + sum_k (a_k b_k - s_k s'_k) rho^k every term of the sum holds a coefficient of a rest: it
+converges also at rho = 1. What is left out is bounded by Cauchy and Schwarz.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -17,65 +21,15 @@ import numpy as np
 from numpy.polynomial import chebyshev
 from numpy.typing import NDArray
 
-from foretrain.gaussian.factors import Factor
-from foretrain.gaussian.rules.lattice import first_steps
-from foretrain.gaussian.rules.panels import nodes_for, panel_rule, regular_edges
-
-_DEGREE = 7
-_CHEBYSHEV_NODES = np.cos(np.pi * (np.arange(_DEGREE + 1) + 0.5) / (_DEGREE + 1))
-_FROM_VALUES = np.linalg.inv(chebyshev.chebvander(_CHEBYSHEV_NODES, _DEGREE))
-_TO_MONOMIALS = np.stack(
-    [
-        np.pad(chebyshev.cheb2poly(row[: k + 1]), (0, _DEGREE - k))
-        for k, row in enumerate(np.eye(_DEGREE + 1))
-    ],
-    axis=1,
-)
-_HALVINGS = 4
-_MOST_CELLS = 20_000
-
-
-class Table:
-    """Polynomials of degree 7 between given edges, halved until their last coefficients are below the tolerance.
-
-    ``error`` is the size of those coefficients as a share of the largest value.
-    """
-
-    def __init__(self, function: Callable[[Array], Array], edges: Array, tolerance: float) -> None:
-        for halvings in range(_HALVINGS):
-            half = np.diff(edges) / 2
-            points = ((edges[1:] + edges[:-1]) / 2 + half * _CHEBYSHEV_NODES[:, None]).ravel()
-            coefficients = _FROM_VALUES @ np.asarray(function(points)).reshape(_DEGREE + 1, -1)
-            size = float(np.abs(coefficients).max()) or 1.0
-            self.error = float(np.abs(coefficients[-2:]).max()) / size
-            if self.error <= tolerance or 2 * len(edges) > _MOST_CELLS or halvings == _HALVINGS - 1:
-                break
-            edges = np.sort(np.concatenate([edges, (edges[1:] + edges[:-1]) / 2]))
-        self._edges = edges
-        self._centres = (edges[1:] + edges[:-1]) / 2
-        self._scales = 2 / np.diff(edges)
-        self._monomials = np.ascontiguousarray(_TO_MONOMIALS @ coefficients)
-        spacing = np.diff(edges)
-        self._spacing = float(spacing[0]) if np.ptp(spacing) < 1e-9 * spacing[0] else None
-
-    def __call__(self, s: Array) -> Array:
-        """Values; s must lie between the outermost edges."""
-        cell = self._cell(s)
-        t = (s - self._centres[cell]) * self._scales[cell]
-        value = self._monomials[_DEGREE][cell]
-        for k in range(_DEGREE - 1, -1, -1):
-            value *= t
-            value += self._monomials[k][cell]
-        return np.asarray(value)
-
-    def _cell(self, s: Array) -> NDArray[np.intp]:
-        last = len(self._centres) - 1
-        if self._spacing is not None:
-            return np.asarray(np.clip(((s - self._edges[0]) / self._spacing).astype(np.intp), 0, last))
-        return np.asarray(np.clip(np.searchsorted(self._edges, s, side="right") - 1, 0, last))
-
+from foretrain.activations import activation
+from foretrain.gaussian.closed_forms import quadrant_moment
+from foretrain.gaussian.factors import Factor, Term
+from foretrain.gaussian.lattice import first_steps
+from foretrain.gaussian.panels import Table, nodes_for, panel_rule, regular_edges
+from foretrain.support.errors import NotSupportedError
 
 Array = NDArray[np.float64]
+Indices = NDArray[np.intp]
 
 _NODES = nodes_for(1e-13)
 _RADII = (12.5, 18.0, 25.0, 36.0)
@@ -85,6 +39,9 @@ FIRST_TERMS, MOST_TERMS = 64, 1024
 _MOST_PRODUCTS = 24
 # Times per pair in units of one elementwise sweep: a term of Horner's rule; a matrix product and its Clenshaw step.
 _HORNER_TERM, _PRODUCT, _PRODUCT_TERM = 3.2, 5.0, 0.16
+_ORDERS = (2, 4, 6, 8)
+_TERMS = 1024
+_CHUNK = 8192
 
 
 @dataclass(frozen=True)
@@ -316,3 +273,99 @@ def _by_products(
     later *= 0.5
     out += later
     out -= latest
+
+
+def split_pairs(
+    f: Factor, g: Factor, variance: Array, i: Indices, j: Indices, covariance: Array, tolerance: float
+) -> tuple[Array, Array] | None:
+    """``<f(z_i) g(z_j)>`` for listed pairs, with error estimates, or None if no split reaches the tolerance.
+
+    ``variance`` (N,) of all inputs; ``covariance`` of each pair.
+    """
+    if any(h.kinks not in ((), (0.0,)) for h in (f, g)):
+        return None
+    deviation = np.sqrt(variance)
+    rho = np.clip(covariance / (deviation[i] * deviation[j]), -1.0, 1.0)
+    far = float(np.abs(rho).max())
+    for order in _ORDERS:
+        try:
+            a, b = (_split(h, order, deviation, tolerance) for h in (f, g))
+        except NotSupportedError:  # so many derivatives are not to be had
+            return None
+        bound = a.bound(b, far)
+        enough = np.flatnonzero(bound <= tolerance)
+        if enough.size:
+            value = _kinks(a, b, variance, i, j, covariance) + _rest(a, b, i, j, rho, int(enough[0]))
+            return value, 2 * tolerance * a.norm[i] * b.norm[j]
+    return None
+
+
+@dataclass(frozen=True)
+class _Split:
+    kink: Factor  # S
+    whole: Array  # (terms, N): coefficients of f
+    step: Array  # (terms, N): coefficients of S
+    norm: Array  # sqrt(<f^2>)
+    step_tail: (
+        Array  # (terms + 1,): sqrt of what S has beyond n terms, relative to the norm, largest of all inputs
+    )
+    rest_tail: Array  # the same for f - S
+    size: float  # largest sqrt(<S^2>) relative to the norm
+
+    def bound(self, other: _Split, rho: float) -> Array:
+        """Bound of the error after n terms, relative to the norms, with the rounding of what cancels."""
+        cross = self.step_tail * other.rest_tail + self.rest_tail * (other.step_tail + other.rest_tail)
+        return np.asarray(rho ** np.arange(len(cross)) * cross + 4e-16 * self.size * other.size)
+
+
+def _split(f: Factor, order: int, deviation: Array, tolerance: float) -> _Split:
+    kink = Factor((Term(activation("perceptron")),), _jumps(f, order)) if f.kinks else Factor((), (0.0,))
+    whole, step, squares = joint_coefficients(f, kink, deviation, _TERMS, tolerance)
+    norm = np.sqrt(squares[0])
+    safe = np.where(norm > 0, norm, 1.0)
+    size = float((np.sqrt(squares[1]) / safe).max())
+    return _Split(kink, whole, step, norm, _tail(step / safe), _tail((whole - step) / safe), max(size, 1.0))
+
+
+def _tail(coefficients: Array) -> Array:
+    """sqrt(sum_{k >= n} c_k^2) for n = 0..terms, largest over the inputs: (terms + 1,).
+
+    What lies beyond the last term falls like a power of k, at least as k^-2: no more than the number of terms times
+    the last squares.
+    """
+    beyond = 4 * len(coefficients) * (coefficients[-64:] ** 2).max(axis=0)
+    squares = np.concatenate([coefficients**2, beyond[None]])
+    return np.asarray(np.sqrt(np.cumsum(squares[::-1], axis=0)[::-1].max(axis=1)))
+
+
+@lru_cache(maxsize=64)
+def _jumps(f: Factor, order: int) -> tuple[float, ...]:
+    """Coefficients J_k / k! of the polynomial that S has for z > 0: J_k the jump of the k-th derivative at 0."""
+    sides = np.array([np.nextafter(0.0, -1.0), 0.0])
+    parts: list[Factor] = [f]
+    found = []
+    for k in range(order + 1):
+        low, high = sum((np.asarray(part(sides)) for part in parts), start=np.zeros(2))
+        found.append(float(high - low) / math.factorial(k))
+        parts = [slope for part in parts for slope in part.derivative()]
+    return tuple(found)
+
+
+def _kinks(a: _Split, b: _Split, variance: Array, i: Indices, j: Indices, covariance: Array) -> Array:
+    """<S S'> of the pairs."""
+    K = np.empty((len(i), 2, 2))
+    K[:, 0, 0], K[:, 1, 1] = variance[i], variance[j]
+    K[:, 0, 1] = K[:, 1, 0] = covariance
+    pieces = [h.kink.pieces for h in (a, b) if h.kink.pieces is not None]
+    return quadrant_moment(pieces, K)[0]
+
+
+def _rest(a: _Split, b: _Split, i: Indices, j: Indices, rho: Array, terms: int) -> Array:
+    """sum_k (a_k b_k - s_k s'_k) rho^k of the pairs, by Horner's rule."""
+    total = np.zeros(len(rho))
+    for start in range(0, len(rho), _CHUNK):
+        part = slice(start, start + _CHUNK)
+        for k in range(terms - 1, -1, -1):
+            total[part] *= rho[part]
+            total[part] += a.whole[k, i[part]] * b.whole[k, j[part]] - a.step[k, i[part]] * b.step[k, j[part]]
+    return total

@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 
 from foretrain.gaussian.covariance import difference_of_products
 from foretrain.gaussian.factors import Factor
-from foretrain.gaussian.quadrature import SmoothedFactor, line
-from foretrain.gaussian.rules.panels import nested_expectation
-from foretrain.gaussian.stack import Stack
+from foretrain.gaussian.panels import SmoothedFactor, nested_expectation
+from foretrain.gaussian.quadrature import Stack, line
 from foretrain.support.user_warnings import warn_user
 
 Array = NDArray[np.float64]
