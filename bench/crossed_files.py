@@ -1,7 +1,8 @@
 """How many files of foretrain a call crosses: ``python -m bench.crossed_files`` prints them for four calls.
 
 A reader who follows one answer from the call to its numbers opens these files. A file counts once a function of it
-runs during the call; what runs only because a module is imported meanwhile does not count.
+runs during the call; what runs only because a module is imported meanwhile does not count. Of the doctor's checks it is
+the one that crosses most.
 """
 
 import sys
@@ -14,6 +15,7 @@ import numpy as np
 import torch
 
 import foretrain as ft
+from foretrain.doctor.checks import CHECKS
 from foretrain.experiments.registry import get
 
 PACKAGE = Path(ft.__file__).parent
@@ -43,22 +45,34 @@ def crossed_files(call: Callable[[], object]) -> list[str]:
     return sorted(str(path.relative_to(PACKAGE)) for path in paths if path.is_relative_to(PACKAGE))
 
 
-def calls() -> Iterator[tuple[str, int, Callable[[], object]]]:
-    """Yield the name of a call, the most files it may cross, and the call."""
+def crossings() -> Iterator[tuple[str, int, list[str]]]:
+    """Yield the name of a call, the most files it may cross, and the files that it crosses."""
     torch.manual_seed(0)
     inputs = np.random.default_rng(0).standard_normal((3, 4))
     mlp = ft.MLP("tanh", depth=4, width=50, C_W=1.0, C_b=0.0)
     network = torch.nn.Sequential(torch.nn.Linear(4, 32), torch.nn.Tanh(), torch.nn.Linear(32, 1))
     x = torch.randn(40, 4)
-    yield "ft.flow(mlp, X, ['V'])", 25, lambda: ft.flow(mlp, inputs, ["V"])
-    yield "ft.ntk(network, x)", 18, lambda: ft.ntk(network, x[:8])
-    yield "one check of the doctor", 45, lambda: ft.doctor(network, x, x[:, :1], checks=["conditioning"])
-    yield "foretrain reproduce depth-laws", 30, lambda: get("depth-laws").run()
+    yield "ft.flow(mlp, X, ['V'])", 25, crossed_files(lambda: ft.flow(mlp, inputs, ["V"]))
+    yield "ft.ntk(network, x)", 18, crossed_files(lambda: ft.ntk(network, x[:8]))
+    yield "foretrain reproduce depth-laws", 30, crossed_files(lambda: get("depth-laws").run())
+    name, files = worst_check(x)
+    yield f"ft.doctor(network, x, y, checks=[{name!r}])", 45, files
+
+
+def worst_check(x: torch.Tensor) -> tuple[str, list[str]]:
+    """Return the doctor's check that crosses most files on an MLP of three layers, and these files."""
+    layers = [torch.nn.Linear(4, 32), torch.nn.Tanh(), torch.nn.Linear(32, 32), torch.nn.Tanh()]
+    network = torch.nn.Sequential(*layers, torch.nn.Linear(32, 1))
+    found = {
+        check.name: crossed_files(lambda: ft.doctor(network, x, x[:, :1], checks=[check.name]))
+        for check in CHECKS
+    }
+    worst = max(found, key=lambda name: len(found[name]))
+    return worst, found[worst]
 
 
 if __name__ == "__main__":
-    for name, most, call in calls():
-        files = crossed_files(call)
+    for name, most, files in crossings():
         print(f"{name}: {len(files)} files (at most {most})")
         if "--files" in sys.argv:
             print(*(f"  {file}" for file in files), sep="\n")
