@@ -1,13 +1,14 @@
 """How many files of foretrain a call crosses: ``python -m bench.crossed_files`` prints them for four calls.
 
 A reader who follows one answer from the call to its numbers opens these files. A file counts once a function of it
-runs during the call; what runs only because a module is imported meanwhile does not count. Of the doctor's checks it is
-the one that crosses most.
+runs during the call; what runs only because a module is imported meanwhile does not count. Of the doctor's checks
+it is the one that crosses most.
 """
 
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import CodeType, FrameType
 
@@ -63,12 +64,11 @@ def worst_check(x: torch.Tensor) -> tuple[str, list[str]]:
     """Return the doctor's check that crosses most files on an MLP of three layers, and these files."""
     layers = [torch.nn.Linear(4, 32), torch.nn.Tanh(), torch.nn.Linear(32, 32), torch.nn.Tanh()]
     network = torch.nn.Sequential(*layers, torch.nn.Linear(32, 1))
-    found = {
-        check.name: crossed_files(lambda: ft.doctor(network, x, x[:, :1], checks=[check.name]))
-        for check in CHECKS
-    }
-    worst = max(found, key=lambda name: len(found[name]))
-    return worst, found[worst]
+    found = list[tuple[str, list[str]]]()
+    for check in CHECKS:
+        examine = partial(ft.doctor, network, x, x[:, :1], checks=[check.name])
+        found.append((check.name, crossed_files(examine)))
+    return max(found, key=lambda one: len(one[1]))
 
 
 if __name__ == "__main__":
