@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from foretrain.saddle import escape_times, reduced_flow
-from foretrain.saddle.escape.table import escape_figure
+from foretrain.saddle.escape import escape_figure
 from foretrain.saddle.reduced_flow import trajectory_figure
 from foretrain.support.answers.figure import Curve
 

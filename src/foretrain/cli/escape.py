@@ -17,7 +17,7 @@ from foretrain.support.errors import InputError
 
 if TYPE_CHECKING:
     from foretrain.saddle import SaddleClass
-    from foretrain.saddle.escape.entry import Method
+    from foretrain.saddle.escape import Method
 
 
 def escape(
@@ -105,7 +105,7 @@ def escape(
             "--data, --loss, --batch-size, --share, --train-steps and --runs go with --model: add it."
         )
     from foretrain.saddle import classify, escape_table
-    from foretrain.saddle.escape.entry import METHODS
+    from foretrain.saddle.escape import METHODS
 
     found = classify(activation_of(name, settings))
     if lr is not None and not 0 < lr < math.inf:
@@ -144,8 +144,7 @@ def _one_network(
 ) -> Answer:
     """Escape times of one network, and its amplitudes on the way."""
     from foretrain.saddle import coupling, escape_time, reduced_flow
-    from foretrain.saddle.escape.entry import METHODS
-    from foretrain.saddle.escape.table import escape_answer, with_steps
+    from foretrain.saddle.escape import METHODS, escape_answer, with_steps
     from foretrain.saddle.reduced_flow import trajectory_figure
 
     act = found.activation

@@ -17,26 +17,19 @@ The paper's own coefficients: ``escape_time(..., method="corrected", source="pap
 """
 
 from foretrain.saddle import modes
-from foretrain.saddle.chain_field import ChainField
+from foretrain.saddle.chain_flow import ChainField
 from foretrain.saddle.classes import SaddleClass, centred, classify, coupling
-from foretrain.saddle.escape import (
+from foretrain.saddle.corrected import (
     BalancedExpansion,
-    EscapeTable,
-    ShellTime,
     balanced_coefficient,
     balanced_expansion,
-    balanced_time,
-    critical_depth_time,
-    escape_table,
-    escape_time,
-    escape_times,
-    leading_time,
+    normal_form,
     printed_expansion,
     printed_lambda,
-    shell_time,
+    square_differences,
 )
-from foretrain.saddle.escape.corrected import normal_form, square_differences
-from foretrain.saddle.escape.table import collapse
+from foretrain.saddle.escape import EscapeTable, collapse, escape_table, escape_time, escape_times
+from foretrain.saddle.leading import ShellTime, balanced_time, critical_depth_time, leading_time, shell_time
 from foretrain.saddle.parameters import bottleneck_scales
 from foretrain.saddle.reduced_flow import reduced_flow
 

@@ -9,10 +9,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from foretrain.activations import activation as find_activation
-from foretrain.saddle.chain_field import ChainField
+from foretrain.saddle.chain_flow import ChainField, follow, with_accuracy
 from foretrain.saddle.classes import coupling
-from foretrain.saddle.escape.entry import escape_time
-from foretrain.saddle.integration import follow, with_accuracy
+from foretrain.saddle.escape import escape_time
 from foretrain.saddle.parameters import (
     TIME_LABELS,
     TIME_UNITS,

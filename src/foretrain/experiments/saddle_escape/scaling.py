@@ -21,7 +21,7 @@ from foretrain.support.answers import INK, PALETTE, Figure, log
 from foretrain.theory.architecture import FloatArray
 
 if TYPE_CHECKING:
-    from foretrain.saddle.escape.entry import Method
+    from foretrain.saddle.escape import Method
 
 
 _LAYERS = (3, 4, 5, 6)  # depths of the balanced networks, and small layers of those of depth 6

@@ -25,7 +25,7 @@ from foretrain.support.seeds import integer, spawn
 from foretrain.theory.architecture import FloatArray
 
 if TYPE_CHECKING:
-    from foretrain.saddle.escape.entry import Method
+    from foretrain.saddle.escape import Method
 
 
 _ACTIVATIONS = {"tanh": "B", "erf": "B", "sin": "B", "gelu": "C", "swish": "C"}  # with their classes

@@ -8,16 +8,19 @@
                     ``Decoupled``, ``LinearClosure`` and ``Exact``
 """
 
-from foretrain.saddle.modes.block_field import BlockField, BlockLayout, block_field
-from foretrain.saddle.modes.block_flow import block_escape, block_flow
+from foretrain.saddle.modes.blocks import BlockField, BlockLayout, block_escape, block_field, block_flow
 from foretrain.saddle.modes.closure import (
     Coefficients,
     Decoupled,
     Exact,
     LinearClosure,
     ModeField,
+    SchurPerron,
     coefficients,
     duhamel,
+    graded_example,
+    schur_perron,
+    truncated_growth,
 )
 from foretrain.saddle.modes.gaussian_grid import (
     GaussianGrid,
@@ -42,7 +45,6 @@ from foretrain.saddle.modes.laws import (
     stage,
     transit_integral,
 )
-from foretrain.saddle.modes.schur_perron import SchurPerron, graded_example, schur_perron, truncated_growth
 
 __all__ = [
     "BlockField",

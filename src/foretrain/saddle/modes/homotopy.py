@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from scipy.integrate import solve_ivp
 
 from foretrain.gaussian.nodes import gauss_legendre
-from foretrain.saddle.modes.block_field import BlockLayout
-from foretrain.saddle.modes.block_flow import BlockPath, follow
+from foretrain.saddle.modes.blocks import BlockLayout, BlockPath, follow
 from foretrain.saddle.modes.closure import ModeField
 from foretrain.saddle.parameters import Array, check_positive
 from foretrain.support.answers import Result

@@ -27,7 +27,7 @@ from scipy.optimize import brentq
 from scipy.special import hyp2f1
 
 from foretrain.activations import activation as find_activation
-from foretrain.saddle.chain_field import ChainField, gaussian_rule
+from foretrain.saddle.chain_flow import ChainField, gaussian_rule
 from foretrain.saddle.classes import classify, escape_coupling
 from foretrain.saddle.parameters import (
     Array,

@@ -24,8 +24,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from foretrain.saddle.classes import SaddleClass, classify, escape_coupling
-from foretrain.saddle.escape.closed_forms import balanced_time
-from foretrain.saddle.escape.transit import LEADING, Correction, transit_time
+from foretrain.saddle.leading import LEADING, Correction, balanced_time, transit_time
 from foretrain.saddle.parameters import (
     Array,
     bottleneck_scales,

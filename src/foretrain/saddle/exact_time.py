@@ -8,7 +8,6 @@ the path, in units of the state: dX/dtau = |X| rates / |rates|, and time itself 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,9 +15,9 @@ from scipy.integrate import solve_ivp
 from scipy.optimize import root
 
 from foretrain.activations import Activation
-from foretrain.saddle.chain_field import ChainField
-from foretrain.saddle.integration import (
+from foretrain.saddle.chain_flow import (
     RELATIVE_TOLERANCE,
+    ChainField,
     End,
     StalledError,
     Trajectory,
@@ -71,10 +70,11 @@ def _in_stages(field: ChainField, scales: Array, threshold: float, estimate: flo
     if offset or estimate < _LONG * end or driven_share(field, scales) < _DRIVEN:
         return _arrival(field, scales, threshold, estimate)
     plateau = cross_plateau(field, scales, threshold, estimate)
+    passed = float(plateau.times[-1])
     if plateau.crossed:
-        return plateau.time, plateau.states
+        return passed, plateau.states
     rest, visited = _arrival(field, plateau.states[-1], threshold, end)
-    return plateau.time + rest, np.concatenate([plateau.states, visited])
+    return passed + rest, np.concatenate([plateau.states, visited])
 
 
 def _arrival(field: ChainField, scales: Array, threshold: float, estimate: float) -> tuple[float, Array]:
@@ -157,16 +157,7 @@ _SHARE = 0.5  # the plateau ends where the network's own output halves what driv
 _LONGEST = 1e3
 
 
-@dataclass(frozen=True)
-class PlateauEnd:
-    """The state behind the plateau, the matrix time it is reached, and whether X_1 is at the threshold there."""
-
-    time: float
-    states: Array  # (steps, L)
-    crossed: bool
-
-
-def cross_plateau(field: ChainField, start: Array, threshold: float, estimate: float) -> PlateauEnd:
+def cross_plateau(field: ChainField, start: Array, threshold: float, estimate: float) -> Trajectory:
     """The flow until X_1 = threshold, or until the output of the network is no longer small."""
     limit = evaluation_limit(field)
 
@@ -191,7 +182,7 @@ def cross_plateau(field: ChainField, start: Array, threshold: float, estimate: f
     )
     if found.status != 1 or not np.isfinite(found.y).all():
         raise StalledError(field, float(found.y[-1, -1]) * estimate, found.y[:-1, -1])
-    return PlateauEnd(float(found.y[-1, -1]) * estimate, found.y[:-1].T, len(found.t_events[0]) > 0)
+    return Trajectory(found.y[-1] * estimate, found.y[:-1].T, len(found.t_events[0]) > 0)
 
 
 def driven_share(field: ChainField, X: Array) -> float:
