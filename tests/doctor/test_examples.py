@@ -24,6 +24,6 @@ def test_without_the_digits_the_reason_is_told(monkeypatch: pytest.MonkeyPatch) 
     def missing(name: str) -> None:
         raise ImportError(name)
 
-    monkeypatch.setattr("foretrain.support.loading.data.import_module", missing)
+    monkeypatch.setattr("foretrain.support.loading.import_module", missing)
     with pytest.raises(NotSupportedError, match="pip install scikit-learn"):
         examples.digits_network()

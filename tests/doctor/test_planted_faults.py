@@ -13,8 +13,7 @@ from torch import nn
 
 import foretrain as ft
 from foretrain.doctor import Severity
-from foretrain.training.tasks.memory_pro import MemoryPro
-from foretrain.training.tasks.recurrent import Recurrent
+from foretrain.training.tasks.memory_pro import MemoryPro, Recurrent
 
 CRITICAL, WARNING = Severity.CRITICAL, Severity.WARNING
 

@@ -15,8 +15,7 @@ from foretrain.empirical.global_ntk import global_ntk
 from foretrain.empirical.mode_prediction import PREDICTORS, predict_modes, proxy_product
 from foretrain.empirical.target_modes import target_modes
 from foretrain.support.errors import AccuracyWarning, InputError
-from foretrain.training.tasks.memory_pro import MemoryPro
-from foretrain.training.tasks.recurrent import Cell, Recurrent
+from foretrain.training.tasks.memory_pro import Cell, MemoryPro, Recurrent
 
 Array = NDArray[np.float64]
 TASK = MemoryPro(2, 1, 2)

@@ -15,8 +15,7 @@ from foretrain.doctor.finding import Examination, Finding, Severity
 from foretrain.doctor.learning_curve import learning_curve
 from foretrain.doctor.setup import Case
 from foretrain.report.page import Patient, write_page
-from foretrain.training.tasks.memory_pro import MemoryPro
-from foretrain.training.tasks.recurrent import Recurrent
+from foretrain.training.tasks.memory_pro import MemoryPro, Recurrent
 
 NASTY = "<script>alert('x')</script> & \"quotes\" </title>"
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from foretrain.support.errors import NotSupportedError
-from foretrain.support.loading.data import handwritten_digits
+from foretrain.support.loading import handwritten_digits
 
 
 def test_images_and_labels() -> None:

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 import foretrain as ft
 from foretrain.support.errors import InputError
 from foretrain.training import observables
-from foretrain.training.observables.registry import found
+from foretrain.training.observables import found
 from foretrain.training.recorder import Recorder, read
-from foretrain.training.tasks.recurrent import Recurrent
+from foretrain.training.tasks.memory_pro import Recurrent
 
 MSE = nn.functional.mse_loss
 
@@ -223,9 +223,7 @@ def test_names_and_what_is_wrong_with_them() -> None:
 
 
 def test_a_registered_observable_has_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    from foretrain.training.observables import registry
-
-    monkeypatch.setattr(registry, "_registered", dict(registry._registered))
+    monkeypatch.setattr(observables, "_registered", dict(observables._registered))
     observables.register("doubled", lambda model, batch, loss: 2 * loss(batch, 0), needs=("loss",))
     (own,) = found("doubled")
     assert own(None, 3, loss=lambda a, b: a + b) == 6

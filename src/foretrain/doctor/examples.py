@@ -7,10 +7,9 @@ from torch import nn
 
 from foretrain.doctor.examine import Training, make_setup
 from foretrain.doctor.setup import Setup
-from foretrain.support.loading.data import handwritten_digits
+from foretrain.support.loading import handwritten_digits
 from foretrain.support.seeds import Seed, integer, spawn
-from foretrain.training.tasks.memory_pro import MemoryPro
-from foretrain.training.tasks.recurrent import Recurrent
+from foretrain.training.tasks.memory_pro import MemoryPro, Recurrent
 
 _HIDDEN_LAYERS, _WIDTH = 10, 64
 _UNITS, _ANGLES = 48, 32

@@ -13,8 +13,7 @@ from foretrain.experiments import Scale
 from foretrain.experiments.global_ntk import learning_bottleneck as experiment
 from foretrain.experiments.global_ntk.learning_bottleneck import Sizes, Training
 from foretrain.experiments.parts import Parts
-from foretrain.training.tasks.memory_pro import MemoryPro
-from foretrain.training.tasks.recurrent import Recurrent
+from foretrain.training.tasks.memory_pro import MemoryPro, Recurrent
 
 TASK = MemoryPro(2, 1, 2)
 SIZES = Sizes(units=24, batch=4, inputs=8, angles=4, records=4, amplitude=0.9, periods=(2, 1, 2))

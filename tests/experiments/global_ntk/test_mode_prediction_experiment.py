@@ -16,8 +16,7 @@ from foretrain.experiments.global_ntk import mode_prediction as experiment
 from foretrain.experiments.global_ntk.stacked_training import Training, mode_rates, outputs, stacked
 from foretrain.experiments.parts import Parts
 from foretrain.support.seeds import spawn
-from foretrain.training.tasks.memory_pro import MemoryPro
-from foretrain.training.tasks.recurrent import Cell, Recurrent
+from foretrain.training.tasks.memory_pro import Cell, MemoryPro, Recurrent
 
 TASK = MemoryPro(2, 1, 2)
 TINY = experiment.Plan(

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.training.fixed_points import find_fixed_points, plant_fixed_points
-from foretrain.training.tasks.recurrent import Recurrent
+from foretrain.training.tasks.memory_pro import Recurrent
 
 
 def gru(units: int, dtype: torch.dtype = torch.float64, seed: int = 0) -> nn.GRU:

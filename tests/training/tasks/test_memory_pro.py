@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from foretrain.support.errors import InputError
-from foretrain.training.tasks.memory_pro import MemoryPro
-from foretrain.training.tasks.recurrent import Recurrent
+from foretrain.training.tasks.memory_pro import MemoryPro, Recurrent
 
 
 def test_a_trial_written_out_by_hand() -> None:

@@ -23,7 +23,7 @@ from foretrain.experiments.judgements import agreeing, measured_row, power_row, 
 from foretrain.experiments.parts import Parts
 from foretrain.experiments.registry import Result, Row, plans
 from foretrain.support.answers import INK, PALETTE, SKY, Figure, labelled
-from foretrain.support.loading.data import handwritten_digits
+from foretrain.support.loading import handwritten_digits
 from foretrain.support.seeds import Seed, generator, spawn
 from foretrain.theory.architecture import MLP, FloatArray
 

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 
     from foretrain.empirical.global_ntk import GlobalNTK
     from foretrain.operators import Operator
-    from foretrain.training.tasks.memory_pro import MemoryPro
-    from foretrain.training.tasks.recurrent import Recurrent
+    from foretrain.training.tasks.memory_pro import MemoryPro, Recurrent
 
 
 MODES = 4  # of every view that are kept
@@ -31,7 +30,7 @@ _SPEED = 0.5  # of the largest stable step of gradient descent
 
 def network(units: int, outputs: int, seed: np.random.SeedSequence, learning: str = "weight") -> Recurrent:
     """A GRU by Xavier's rule, with biases zero; its recurrent parameters learn if their name begins like this."""
-    from foretrain.training.tasks.recurrent import Recurrent
+    from foretrain.training.tasks.memory_pro import Recurrent
 
     found = Recurrent(3, units, outputs, "gru", seed=seed)
     for name, value in found.recurrent.named_parameters():

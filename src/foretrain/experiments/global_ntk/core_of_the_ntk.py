@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 
     from foretrain.empirical.global_ntk import GlobalNTK
     from foretrain.experiments.parts import Parts
-    from foretrain.training.tasks.memory_pro import MemoryPro
-    from foretrain.training.tasks.recurrent import Recurrent
+    from foretrain.training.tasks.memory_pro import MemoryPro, Recurrent
 
 
 _SMALLEST = 1e-6  # of the largest singular value: what is drawn

@@ -32,8 +32,7 @@ from foretrain.theory.architecture import FloatArray
 if TYPE_CHECKING:
     import torch
 
-    from foretrain.training.tasks.memory_pro import MemoryPro
-    from foretrain.training.tasks.recurrent import Recurrent
+    from foretrain.training.tasks.memory_pro import MemoryPro, Recurrent
 
 PLATEAU = 1 / 9  # mean squared error with modes 2 and 3 missing: a third of the steps, one of three channels
 PUBLISHED_ESCAPE = 750
@@ -321,7 +320,7 @@ def train(sizes: Sizes, training: Training, seed: Seed) -> xarray.Dataset:
 def _network(sizes: Sizes, training: Training, seed: Seed) -> tuple[Recurrent, dict[str, Any]]:
     """A GRU by Xavier's rule, with fixed points if wanted; their spectral radii, and how many a search finds."""
     from foretrain.training.fixed_points import find_fixed_points, plant_fixed_points
-    from foretrain.training.tasks.recurrent import Recurrent
+    from foretrain.training.tasks.memory_pro import Recurrent
 
     weights, points = spawn(seed, 2)
     model = Recurrent(3, sizes.units, 3, "gru", seed=weights)

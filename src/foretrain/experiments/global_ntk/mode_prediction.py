@@ -29,7 +29,7 @@ from foretrain.support.seeds import generator, spawn
 from foretrain.theory.architecture import FloatArray
 
 if TYPE_CHECKING:
-    from foretrain.training.tasks.recurrent import Cell
+    from foretrain.training.tasks.memory_pro import Cell
 
 
 _THRESHOLD = 0.5
@@ -99,8 +99,7 @@ def _one_gain(plan: Plan, cell: Cell, gain: float, seed: np.random.SeedSequence)
     from foretrain.empirical.mode_prediction import PREDICTORS, predict_modes
     from foretrain.empirical.target_modes import target_modes
     from foretrain.experiments.global_ntk.stacked_training import Training
-    from foretrain.training.tasks.memory_pro import MemoryPro
-    from foretrain.training.tasks.recurrent import Recurrent
+    from foretrain.training.tasks.memory_pro import MemoryPro, Recurrent
 
     setting, task = plan.cells[cell], MemoryPro(plan.period, plan.period, plan.period)
     angles = task.angles(_ANGLES)

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from foretrain.empirical.target_modes import TargetModes
-    from foretrain.training.tasks.memory_pro import MemoryPro
-    from foretrain.training.tasks.recurrent import Cell
+    from foretrain.training.tasks.memory_pro import Cell, MemoryPro
 
 Stack = Mapping[str, "Tensor"]
 

@@ -20,7 +20,7 @@ import xarray
 from foretrain.experiments.parts import Parts
 from foretrain.experiments.registry import Result, Row, plans
 from foretrain.support.answers import BLUE, INK, ORANGE, Figure, log
-from foretrain.support.loading.data import handwritten_digits
+from foretrain.support.loading import handwritten_digits
 from foretrain.support.progress import track
 from foretrain.support.seeds import integer, spawn
 from foretrain.theory.architecture import FloatArray

@@ -116,7 +116,7 @@ def _numbers(result: Result) -> dict[str, Any]:
 
 
 def _of_file(address: str, folder: Path) -> Target:
-    from foretrain.support.loading.code import load_callable
+    from foretrain.support.loading import load_callable
 
     file, _, name = address.rpartition(":")
     path = folder / Path(file).expanduser()

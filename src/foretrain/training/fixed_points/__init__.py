@@ -6,15 +6,15 @@
 ``find_fixed_points``     all that many starts lead to, of a plain RNN or GRU at a constant input
 """
 
-from foretrain.training.fixed_points.gru import plant_fixed_points
-from foretrain.training.fixed_points.search import FixedPoints, find_fixed_points
-from foretrain.training.fixed_points.weights import (
+from foretrain.training.fixed_points.planted import (
     FixedPointWeights,
     basis_points,
     fixed_point_weights,
+    plant_fixed_points,
     sign_points,
     spectral_radii,
 )
+from foretrain.training.fixed_points.search import FixedPoints, find_fixed_points
 
 __all__ = [
     "FixedPointWeights",

@@ -20,6 +20,7 @@ from foretrain.training.gradient_flow.escape import (
     amplitude_observable,
     escape,
     loss_observable,
+    stochastic_escape,
 )
 from foretrain.training.gradient_flow.integration import Integration
 from foretrain.training.gradient_flow.model_flow import ModelFlow, gradient_flow
@@ -31,11 +32,14 @@ from foretrain.training.gradient_flow.networks import (
     joined,
     scaled_he,
 )
-from foretrain.training.gradient_flow.problem import Problem
-from foretrain.training.gradient_flow.samples import Sample, gaussian_sample, given_sample, product_sample
-from foretrain.training.gradient_flow.signal_energy import signal_energy
-from foretrain.training.gradient_flow.snapshots import Snapshots, snapshots, trajectory
-from foretrain.training.gradient_flow.stochastic import stochastic_escape
+from foretrain.training.gradient_flow.problem import (
+    Problem,
+    Sample,
+    gaussian_sample,
+    given_sample,
+    product_sample,
+)
+from foretrain.training.gradient_flow.snapshots import Snapshots, signal_energy, snapshots, trajectory
 
 __all__ = [
     "EscapeObservable",

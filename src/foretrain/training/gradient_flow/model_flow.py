@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from foretrain.support.answers import Answer, Axis, Figure, Result, dataset_table, scale_for, shades
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.progress import Progress
-from foretrain.training.gradient_flow.flows import Flows, Interval, method_named
+from foretrain.training.gradient_flow.integration import Flows, Interval, method_named
 from foretrain.training.gradient_flow.methods import Evaluation, State, Tolerance
 
 if TYPE_CHECKING:

@@ -18,8 +18,7 @@ from torch import Tensor
 from foretrain.support.errors import InputError
 from foretrain.support.memory import require_memory
 from foretrain.support.seeds import spawn, torch_generator
-from foretrain.training.gradient_flow.problem import Problem
-from foretrain.training.gradient_flow.samples import Sample
+from foretrain.training.gradient_flow.problem import Problem, Sample
 
 Weights: TypeAlias = tuple[Tensor, ...]  # W_1 .. W_L, each (networks, outputs, inputs)
 

@@ -24,7 +24,7 @@ from foretrain.support.durable import frame
 from foretrain.support.errors import ForetrainWarning, InputError
 from foretrain.support.store import DATA, json_safe, save
 from foretrain.support.user_warnings import warn_user
-from foretrain.training.observables.registry import Asked, found
+from foretrain.training.observables import Asked, found
 from foretrain.training.recorder.arguments import (
     Counting,
     Schedule,

@@ -15,7 +15,7 @@ from torch import nn
 
 from foretrain.support.durable import frame
 from foretrain.support.errors import InputError
-from foretrain.training.observables.registry import Observable
+from foretrain.training.observables import Observable
 from foretrain.training.recorder.budget import BOOKKEEPING, Budget
 from foretrain.training.recorder.folder import Folder
 from foretrain.training.recorder.isolation import Snapshot, plain, undisturbed

@@ -6,8 +6,7 @@
 """
 
 from foretrain.training.tasks.attention import AttentionBlock, FourierFeatures, GaussianSequences, GlobalState
-from foretrain.training.tasks.memory_pro import MemoryPro
-from foretrain.training.tasks.recurrent import Recurrent, xavier
+from foretrain.training.tasks.memory_pro import MemoryPro, Recurrent, xavier
 from foretrain.training.tasks.student_teacher import StudentTeacher
 
 __all__ = [
