@@ -167,7 +167,7 @@ def test_precision_and_layers(
     store = tmp_path / "k.zarr"
     found = ask(capsys, files, "-o", str(store), "--workers", "1", "--dtype", "float32", "--by", "layer")
     kernel = StoredKernel(store)
-    assert (found["dtype"], kernel.dtype, kernel.labels) == ("float32", np.float32, ("0", "2"))
+    assert (found["dtype"], kernel.entry_type, kernel.labels) == ("float32", "float32", ("0", "2"))
     in_memory = ask(capsys, files, "--by", "layer")
     assert found["trace"] == pytest.approx(in_memory["trace"], rel=1e-5)
     assert found["layer_shares"] == pytest.approx(in_memory["layer_shares"], rel=1e-5)

@@ -16,8 +16,8 @@ from foretrain.operators.estimators import (
     top_modes,
     trace,
 )
+from foretrain.operators.estimators.krylov import lanczos
 from foretrain.operators.estimators.probes import Counted, Source, dots, gram, norms, orthonormal_rows
-from foretrain.operators.estimators.quadrature import lanczos
 
 LARGE = 20_001  # more than one chunk of a sum, and a part of one
 

@@ -170,12 +170,11 @@ def _columns(y: Any, chosen: Any) -> Any:
 def _targets(y: Any, kernel: Any) -> tuple[Any, str | None]:
     """y as it fits the outputs of the kernel, or why it does not: the kernel is worth its summary without."""
     from foretrain.empirical.kernel_analysis.arguments import directed_targets
-    from foretrain.empirical.kernel_analysis.matrices import layout_of
 
     if y is None:
         return None, None
     try:
-        directed_targets(y, layout_of(kernel))
+        directed_targets(y, kernel)
     except InputError as error:
         return None, f"No alignment with the targets: {error}"
     return y, None

@@ -34,6 +34,8 @@ from foretrain.compare.task import Task
 from foretrain.doctor.setup import STEP_PASSES, Case, Recipe, Setup, affordable_samples, suited_threads
 from foretrain.doctor.trials import Trial, best_of, descend, trial
 from foretrain.empirical.kernel_operator.passes import differentiable_kernels
+from foretrain.operators import Space, from_functions
+from foretrain.operators.estimators.krylov import largest_eigenvalue
 from foretrain.support.errors import NotSupportedError
 from foretrain.support.progress import track
 from foretrain.support.seeds import Seed, torch_generator
@@ -209,7 +211,17 @@ def _top(case: Case, task: Task) -> tuple[float, int]:
         size = sum(shape.numel() for shape in shapes)
         start = torch.randn(size, generator=torch_generator(case.setup.seed), dtype=torch.float64)
         kind = torch.promote_types(tangent.outputs.dtype, torch.float32)
-        return largest_eigenvalue(product, start.to(tangent.outputs.device, kind))
+        operator = from_functions(
+            Space.of(weight=size),
+            None,
+            lambda rows: product(rows[0])[None],
+            dtype=kind,
+            device=tangent.outputs.device,
+            positive=True,
+            best_block=1,
+        )
+        begin = start.to(operator.device, kind)
+        return largest_eigenvalue(operator, begin, _ACCURACY, _MOST_PRODUCTS)
 
 
 def loss_curvature(task: Task, outputs: Tensor) -> Callable[[Tensor], Tensor]:
@@ -225,32 +237,6 @@ def loss_curvature(task: Task, outputs: Tensor) -> Callable[[Tensor], Tensor]:
         return torch.zeros_like(change) if found is None else found
 
     return product
-
-
-def largest_eigenvalue(product: Callable[[Tensor], Tensor], start: Tensor) -> tuple[float, int]:
-    """Of a symmetric positive matrix, by Lanczos with three vectors, and the number of products (written over).
-
-    Directions are not made orthogonal anew: copies of eigenvalues that this lets in do not change the largest. It
-    ends when the residual |A u - top u| = beta |s| of the Ritz vector is below the accuracy (Paige 1980).
-    """
-    vector, before = start / start.norm(), torch.zeros_like(start)
-    diagonal, beside, top = list[float](), list[float](), 0.0
-    for _ in range(_MOST_PRODUCTS):
-        image = product(vector)
-        diagonal.append(float(vector @ image))
-        image.sub_(vector, alpha=diagonal[-1]).sub_(before, alpha=beside[-1] if beside else 0.0)
-        size = float(image.norm())
-        if not math.isfinite(size):  # squares leave the range of numbers behind many layers of large weights
-            largest = float(image.abs().max())
-            size = largest * float((image / largest).norm())
-        matrix = np.diag(diagonal) + np.diag(beside, 1) + np.diag(beside, -1)
-        values, vectors = np.linalg.eigh(matrix)
-        top = float(values[-1])
-        if size * abs(float(vectors[-1, -1])) <= _ACCURACY * abs(top) or size <= 1e-12 * abs(top):
-            break
-        beside.append(size)
-        before, vector = vector, image.div_(size)
-    return max(top, 0.0), len(diagonal)
 
 
 class Tangent:

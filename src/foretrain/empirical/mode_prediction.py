@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from foretrain.empirical.global_ntk import global_ntk
 from foretrain.empirical.global_ntk.readout import find_readout
-from foretrain.empirical.kernel_analysis.block_lanczos import BlockKrylov
+from foretrain.empirical.kernel_analysis.matrix_functions import krylov_of
 from foretrain.empirical.kernel_operator import ntk_operator
 from foretrain.empirical.target_modes import TargetModes, target_modes
 from foretrain.support.answers import Answer, Figure, Result, Table, labelled, log, picked
@@ -168,7 +168,7 @@ def predict_modes(
     shrink = lr * (2 / misfit.size if loss == "mse" else 1.0)
     tolerance = max(accuracy, _ROUNDING * float(torch.finfo(kernel.dtype).eps))
     task = _Task(misfit, target, np.array(budgets), shrink, tolerance)
-    course = _course(kernel.linear_operator().matmat, task)
+    course = _course(kernel.multiply, task)
     initial = target.shares(misfit)
     squares: dict[str, list[float]] = {}  # |J* m|^2 of every mode, parameter by parameter
     for vector in target.vectors:
@@ -239,19 +239,19 @@ def _course(product: Product, task: _Task) -> _Course:
         nothing = np.zeros((len(task.target.values), budgets))
         return _Course(nothing, nothing, 0.0, 0)
     most = min(_MOST_PRODUCTS, size, max(_BETWEEN, int(_SHARE * available_bytes() / (8.0 * size))))
-    krylov = BlockKrylov(product, task.misfit[:, None] / length, most)
+    krylov = krylov_of(product, task.misfit[:, None] / length, most)
     found, change, last = np.zeros((0, 0)), np.inf, np.inf
     with Progress("Lanczos", total=most) as bar, np.errstate(over="ignore", invalid="ignore"):
-        while not krylov.exhausted and not krylov.full and not max(last, change) < task.tolerance:
+        while not krylov.exhausted and krylov.has_room and not max(last, change) < task.tolerance:
             krylov.extend()
             bar.advance()
-            if krylov.count % _BETWEEN and not krylov.exhausted and not krylov.full:
+            if krylov.count % _BETWEEN and not krylov.exhausted and krylov.has_room:
                 continue
-            values, vectors, _ = krylov.eigenpairs()
+            values, vectors, _ = (part.numpy() for part in krylov.ritz())
             before = found
             found = vectors @ (task.factors(values) * vectors[:1].T)
             last, change = change, _change(found, before)
-        inside = task.target.vectors @ krylov.basis * (length * krylov.first[0, 0])
+        inside = task.target.vectors @ krylov.basis.numpy().T * (length * float(krylov.first[0, 0]))
         left = np.nan_to_num(inside @ found, nan=np.inf, neginf=np.inf) / task.target.values[:, None]
     if not krylov.exhausted and change > 10 * task.tolerance:
         warn_user(

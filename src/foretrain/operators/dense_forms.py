@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def dense(operator: Operator) -> Tensor:
     """The matrix (codomain size, domain size), from products with the basis of the smaller side in blocks."""
-    rows, columns = operator.shape
+    rows, columns = operator.matrix_shape
     by_rows = rows < columns and operator.has_adjoint
     count = rows if by_rows else columns
     block = min(operator.best_block, count) * (rows + columns)
@@ -67,27 +67,28 @@ def to_xarray(operator: Operator) -> xarray.DataArray:
     return xarray.DataArray(values, dims=dims, coords=coordinates)
 
 
-def linear_operator(operator: Operator) -> scipy.sparse.linalg.LinearOperator:
-    """A scipy view on flat numpy vectors; scipy's blocks have their vectors as columns."""
+def linear_operator(operator: Operator, dtype: Any = None) -> scipy.sparse.linalg.LinearOperator:
+    """A scipy view on flat numpy vectors, in the operator's dtype or another; scipy's blocks have them as columns."""
     from scipy.sparse.linalg import LinearOperator
+
+    kind = np.dtype(dtype or (np.float32 if operator.dtype == torch.float32 else np.float64))
 
     def on_columns(product: Any) -> Any:
         def columns(block: Any) -> Any:
             flat = torch.as_tensor(np.ascontiguousarray(np.atleast_2d(block.T)))
             result = product(flat.to(dtype=operator.dtype, device=operator.device))
-            return result.cpu().numpy().T.reshape(-1, *block.shape[1:])
+            return result.to(torch.float64).cpu().numpy().astype(kind).T.reshape(-1, *block.shape[1:])
 
         return columns
 
     forward, backward = on_columns(operator.apply), on_columns(operator.apply_adjoint)
-    kind = np.float32 if operator.dtype == torch.float32 else np.float64
     return LinearOperator(
-        shape=operator.shape,
+        shape=operator.matrix_shape,
         matvec=forward,
         rmatvec=backward,
         matmat=forward,
         rmatmat=backward,
-        dtype=np.dtype(kind),
+        dtype=kind,
     )
 
 

@@ -13,8 +13,6 @@ from foretrain.operators.vectors import adopt
 from foretrain.support.answers import Result
 from foretrain.support.errors import InputError, NotSupportedError
 
-_DTYPES = (torch.float32, torch.float64)
-
 
 class Kind(TypedDict):
     """What an operator that is made of others takes over from them."""
@@ -37,6 +35,9 @@ class LinearMap(Result):
     a matrix unless a kind knows better: it decides how far answers are exact.
     """
 
+    dtypes: tuple[torch.dtype, ...] = (torch.float32, torch.float64)  # that the kind works in
+    most_together: int | None = None  # vectors in one product, if not ``best_block``
+
     def __init__(
         self,
         domain: VectorSpace,
@@ -56,7 +57,7 @@ class LinearMap(Result):
         self.symmetric = symmetric or positive
         self.best_block = best_block
         self.flops = 2.0 * self.domain.size * self.codomain.size
-        if self.dtype not in _DTYPES:
+        if self.dtype not in self.dtypes:
             raise NotSupportedError(
                 f"an operator in {self.dtype} is not offered: use torch.float64 or torch.float32."
             )
@@ -74,9 +75,23 @@ class LinearMap(Result):
         return self.domain.size
 
     @property
-    def shape(self) -> tuple[int, int]:
+    def matrix_shape(self) -> tuple[int, int]:
         """The shape of the dense form: (codomain size, domain size)."""
         return self.codomain.size, self.domain.size
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the dense form; of kernels with entries that of their array."""
+        return self.matrix_shape
+
+    @property
+    def precision(self) -> float:
+        """The relative rounding of its numbers."""
+        return float(torch.finfo(self.dtype).eps)
+
+    def resolves(self, largest: float) -> float:
+        """Below this, eigenvalues are rounding beside the largest one."""
+        return self.codomain.size * self.precision * largest
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -138,7 +153,7 @@ class LinearMap(Result):
         if not flat.shape[0]:
             return flat.new_empty(0, target.size)
         products = []
-        for part in torch.split(flat.detach(), self.best_block):
+        for part in torch.split(flat.detach(), self.most_together or self.best_block):
             product: Any = function(part)
             shape = part.shape[0], target.size
             found = (tuple(product.shape), product.dtype) if isinstance(product, Tensor) else type(product)

@@ -25,6 +25,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from foretrain.operators import estimators
@@ -277,6 +279,10 @@ class Operator(LinearMap):
         """This operator, or a smaller one with the same eigenvalues apart from zeros, where its kind knows one."""
         return self
 
+    def matrix_in_memory(self, what: str = "an exact answer") -> NDArray[np.float64] | None:
+        """The matrix in double precision, of kinds that hold it: then what is asked of its spectrum is exact."""
+        return None
+
     def trace_by_structure(self, most_flops: float) -> tuple[float, int] | None:
         """The exact trace and the products it took, where a kind knows a way for at most so many operations."""
         return None
@@ -293,10 +299,10 @@ class Operator(LinearMap):
             "positive" if self.positive else "symmetric" if self.symmetric else "no declared structure"
         )
         statement = f"{type(self).__name__} {spaces}: {structure}, {self.dtype} on {self.device}"
-        record = {"type": type(self).__name__, "rows": self.shape[0], "columns": self.shape[1]}
+        record = {"type": type(self).__name__, "rows": self.codomain.size, "columns": self.size}
         record |= {"structure": structure, "dtype": str(self.dtype), "device": str(self.device)}
         return Answer(statement, data=self.to_xarray, record=record)
 
     def plot(self, ax: Any = None, *, path: str | Path | None = None) -> Any:
         """Draw its leading eigenvalues or singular values, which takes products: see ``top_modes``."""
-        return self.top_modes(min(_DRAWN, *self.shape)).plot(ax, path=path)
+        return self.top_modes(min(_DRAWN, *self.matrix_shape)).plot(ax, path=path)

@@ -150,7 +150,7 @@ class SampledPartialTrace(AxisContraction):
 
     def dense_with_error(self) -> tuple[Tensor, Tensor]:
         """The dense form and the standard error of each of its entries, in one pass."""
-        rows, columns = self.shape
+        rows, columns = self.matrix_shape
         needed = 2 * rows * columns * torch.finfo(self.dtype).bits // 8
         require_memory(
             needed, f"the dense form of {rows} × {columns} with its errors", "use products instead"

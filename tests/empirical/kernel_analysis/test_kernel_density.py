@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from torch import nn
 
 from foretrain.empirical import ntk, ntk_operator
-from foretrain.empirical.kernel_analysis.density import SpectralDensity, density_of, probed, spectral_density
-from foretrain.empirical.kernel_analysis.matrices import MatrixLayout
+from foretrain.empirical.kernel_analysis import SpectralDensity, spectral_density
+from foretrain.operators.estimators.density import density_of, probed
 from foretrain.support.errors import InputError
 
 Array = NDArray[np.float64]
@@ -21,12 +21,12 @@ EIGENVALUES = 1 / np.arange(1.0, SIZE + 1) ** 1.5
 def sampled(eigenvalues: Array, steps: int = 12, seed: int = 0, probes: int = 16) -> SpectralDensity:
     size = len(eigenvalues)
     modes = np.linalg.qr(np.random.default_rng(3).normal(size=(size, size)))[0]
-    matrix = (modes * eigenvalues) @ modes.T
-    krylov = probed(matrix.__matmul__, size, probes, steps, seed)
+    matrix = torch.from_numpy((modes * eigenvalues) @ modes.T)
+    krylov = probed(lambda rows: rows @ matrix, size, probes, steps, seed)
     for _ in range(steps):
         if not krylov.exhausted:
             krylov.extend()
-    return density_of(krylov, MatrixLayout((size, size), 1, None, True, 2.2e-16), seed)
+    return density_of(krylov, lambda largest: size * 2.2e-16 * largest, seed)
 
 
 def entropy_rank(eigenvalues: Array) -> float:

@@ -347,7 +347,8 @@ def test_chunks_of_vectors_and_samples_under_little_memory(monkeypatch: pytest.M
     ways = replace(operator.ways, push=replace(operator.ways.push, run=counted))
     room = 4 * 2.0 * operator.bytes_per_sample + 8 * 1200.0
     monkeypatch.setattr(NTKOperator, "_room", lambda self: room)
-    assert close(replace(operator, ways=ways).dense(), kernel)
+    operator.ways = ways
+    assert close(operator.dense(), kernel)
     assert max(samples for samples, _ in seen) < 12
     assert 1 < max(vectors for _, vectors in seen) < 24
 
@@ -356,9 +357,9 @@ def test_bad_input_is_named() -> None:
     model, inputs, _ = made("mlp")
     x = inputs(4)
     operator = ntk_operator(model, x)
-    with pytest.raises(InputError, match=r"\(3, 2\).*\(4, 2\).*\(8,\)"):
+    with pytest.raises(InputError, match=r"\(4, 2\).*\(8,\).*\(3, 2\)"):
         operator.matvec(torch.ones(3, 2))
-    with pytest.raises(InputError, match="use matmat for many"):
+    with pytest.raises(InputError, match="use matmat for a block"):
         operator.matvec(torch.ones(2, 4, 2))
     with pytest.raises(InputError, match=r"\(k, 4, 2\)"):
         operator.matmat(torch.ones(4, 2))

@@ -20,8 +20,8 @@ def test_it_says_what_it_holds(tmp_path: Path) -> None:
     kernel, expected = stored(tmp_path / "k.zarr")
     assert kernel.shape == expected.shape == (23, 23, 3, 3)
     assert kernel.dims == expected.dims
-    assert (kernel.dtype, kernel.outputs, kernel.labels) == (np.float64, (0, 1, 2), None)
-    assert (kernel.symmetric, kernel.trace, kernel.finished, kernel.missing) == (True, False, 1.0, 0)
+    assert (kernel.entry_type, kernel.outputs, kernel.labels) == ("float64", (0, 1, 2), None)
+    assert (kernel.symmetric, kernel.traced, kernel.finished, kernel.missing) == (True, False, 1.0, 0)
     assert kernel.routes == {name: str(route) for name, route in expected.routes.items()}
     assert kernel.nbytes == np.asarray(expected).nbytes
     text = repr(kernel)
@@ -35,7 +35,7 @@ def test_array_and_labelled_array_are_the_kernel(tmp_path: Path, options: dict[s
     assert np.array_equal(np.asarray(kernel), np.asarray(expected))
     found = kernel.to_xarray()
     assert found.dims == expected.dims
-    if not expected.trace:
+    if not expected.traced:
         assert found["output_1"].values.tolist() == list(expected.outputs)
     assert np.array_equal(found.values, np.asarray(expected))
 
@@ -91,7 +91,7 @@ def test_norms_come_from_the_records(tmp_path: Path, options: dict[str, object])
     kernel, expected = stored(tmp_path / "k.zarr", **options)
     matrix = dense(expected)
     assert kernel.norms == pytest.approx((np.trace(matrix), np.sum(matrix**2)), rel=1e-13)
-    assert kernel.effective_rank == pytest.approx(np.trace(matrix) ** 2 / np.sum(matrix**2), rel=1e-12)
+    assert kernel.effective_rank() == pytest.approx(np.trace(matrix) ** 2 / np.sum(matrix**2), rel=1e-12)
     shares = kernel.layer_shares
     assert set(shares) == {"0", "2"}
     assert sum(shares.values()) == pytest.approx(1.0, rel=1e-12)
@@ -99,7 +99,7 @@ def test_norms_come_from_the_records(tmp_path: Path, options: dict[str, object])
 
 def test_single_precision_and_test_kernels(tmp_path: Path) -> None:
     kernel, expected = stored(tmp_path / "k.zarr", dtype=torch.float32, x2=inputs(7, seed=2).float())
-    assert (kernel.dtype, kernel.samples, kernel.symmetric) == (np.float32, (23, 7), False)
+    assert (kernel.entry_type, kernel.samples, kernel.symmetric) == ("float32", (23, 7), False)
     assert np.asarray(kernel).dtype == np.float32
     assert kernel.tile(4, 1) == pytest.approx(dense(expected)[60:, 15:], abs=0)
     with pytest.raises(InputError, match="leave x2 out"):

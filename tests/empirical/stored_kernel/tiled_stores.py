@@ -56,7 +56,7 @@ def write(kernel: TangentKernel, path: Path, side: int, layers: TangentKernel | 
         "bounds_1": bounds[0],
         "bounds_2": bounds[1],
         "outputs": kernel.outputs,
-        "trace": kernel.trace,
+        "trace": kernel.traced,
         "labels": labels,
         "by": kernel.by,
         "dtype": str(values.dtype),
@@ -100,7 +100,7 @@ def _records(
 
 
 def _file(kernel: TangentKernel, path: Path, place: tuple[int, int]) -> Path:
-    numbers = (*(() if kernel.labels is None else (0,)), *place, *(() if kernel.trace else (0, 0)))
+    numbers = (*(() if kernel.labels is None else (0,)), *place, *(() if kernel.traced else (0, 0)))
     return path / "kernel" / ".".join(map(str, numbers))
 
 

@@ -7,11 +7,16 @@
 ``summarise``                        all of it at a glance
 """
 
-from foretrain.empirical.kernel_analysis.density import SpectralDensity, spectral_density
 from foretrain.empirical.kernel_analysis.kernel_regression import KernelRegression, regression
-from foretrain.empirical.kernel_analysis.spectra import KernelSpectrum, condition_number, spectrum
+from foretrain.empirical.kernel_analysis.spectra import (
+    KernelSpectrum,
+    condition_number,
+    spectral_density,
+    spectrum,
+)
 from foretrain.empirical.kernel_analysis.summary import KernelSummary, summarise
 from foretrain.empirical.kernel_analysis.target_alignment import KernelAlignment, alignment
+from foretrain.operators.estimators import SpectralDensity
 
 __all__ = [
     "KernelAlignment",

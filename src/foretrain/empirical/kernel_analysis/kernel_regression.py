@@ -12,25 +12,22 @@ from typing import Any
 
 import numpy as np
 
-from foretrain.empirical.kernel_analysis.arguments import as_outputs, as_targets, checked_ridge
-from foretrain.empirical.kernel_analysis.matrices import (
+from foretrain.empirical.any_kernel import AnyKernel
+from foretrain.empirical.kernel_analysis.arguments import (
     Array,
-    ByProducts,
     Kernel,
-    KernelMatrix,
-    MatrixLayout,
-    as_matrix,
-    layout_of,
+    as_kernel,
+    as_outputs,
+    as_targets,
+    checked_ridge,
     positive,
-    products_of,
-    square,
 )
 from foretrain.empirical.kernel_analysis.matrix_functions import (
     conjugate_gradients,
     lanczos,
     nystrom_preconditioner,
 )
-from foretrain.empirical.stored_kernel.reading import StoredKernel
+from foretrain.empirical.tangent_kernel.result import TangentKernel
 from foretrain.support.answers import Answer, Result, Table, labelled, picked
 from foretrain.support.errors import InputError
 from foretrain.support.memory import available_bytes
@@ -152,32 +149,30 @@ def regression(
     ridge = checked_ridge(ridge)
     if time is not None and not (np.isfinite(time) and time >= 0):
         raise InputError(f"`time` is {time}, but it must be finite and not negative, or None for the end.")
-    layout = layout_of(kernel)
-    targets = as_targets(y, layout)
+    kernel, test = as_kernel(kernel), None if test is None else as_kernel(test)
+    targets = as_targets(y, kernel)
     columns = targets.values.shape[1]
-    test_layout = None if test is None else layout_of(test)
-    if test_layout is not None and (
-        (test_layout.samples[1], test_layout.width, test_layout.trace)
-        != (layout.samples[0], layout.width, layout.trace)
+    if test is not None and (
+        (test.samples[1], test.width, test.traced) != (kernel.samples[0], kernel.width, kernel.traced)
     ):
-        rows, others = test_layout.samples
+        rows, others = test.samples
         raise InputError(
-            f"test is a kernel of {rows} x {others} samples with {test_layout.width} outputs, but its columns must "
-            f"be the {layout.samples[0]} training samples with {layout.width} outputs, traced like kernel: pass "
+            f"test is a kernel of {rows} x {others} samples with {test.width} outputs, but its columns must be the "
+            f"{kernel.samples[0]} training samples with {kernel.width} outputs, traced like kernel: pass "
             "ntk(model, x_test, x)."
         )
-    start, test_start = _initial(initial_outputs, layout, test_layout, columns)
-    wanted = (targets.values - start).reshape(layout.size, -1)
+    start, test_start = _initial(initial_outputs, kernel, test, columns)
+    wanted = (targets.values - start).reshape(kernel.codomain.size, -1)
     job = _Job(ridge, time, tolerance, iterations)
-    if isinstance(kernel, ByProducts):
-        kernel.require_symmetric("regression")
+    kernel.require_symmetric("regression")
+    whole = kernel.matrix_in_memory("a regression")
+    if whole is None:
         apply = _products(kernel)
-        solution = _solve_by_products(apply, wanted, job, layout, stored=isinstance(kernel, StoredKernel))
+        solution = _solve_by_products(apply, wanted, job, kernel)
     else:
-        found = square(kernel, "a regression")
-        matrix = found.matrix / _equal_outputs(layout)
+        matrix = whole / _equal_outputs(kernel)
         apply = matrix.__matmul__
-        solution = _solve(KernelMatrix(matrix, layout), wanted, job)
+        solution = _solve(matrix, wanted, job, kernel)
     change = apply(solution.coefficients)
     predictions = start + change.reshape(start.shape)
     if test is not None:
@@ -223,52 +218,50 @@ class _Solution:
     tolerance: float | None = None
 
 
-def _solve(kernel: KernelMatrix, wanted: Array, job: _Job) -> _Solution:
+def _solve(matrix: Array, wanted: Array, job: _Job, kernel: AnyKernel) -> _Solution:
     """By Cholesky where the end is wanted and the matrix is regular in its precision, else by eigenmodes."""
     from scipy.linalg import cho_solve, eigh
 
     if job.time is None:
-        factor = _factor(kernel, job.ridge)
+        factor = _factor(matrix + job.ridge * np.eye(len(matrix)), kernel.resolves(1.0))
         if factor is not None:
             return _Solution(np.asarray(cho_solve((factor, True), wanted)), "Cholesky", len(factor))
-    values, modes = eigh(kernel.matrix)
-    smallest = kernel.layout.resolves(float(np.abs(values).max()) + job.ridge)
-    response = job.response(positive(values, kernel.layout), smallest)
+    values, modes = eigh(matrix)
+    smallest = kernel.resolves(float(np.abs(values).max()) + job.ridge)
+    response = job.response(positive(values, kernel), smallest)
     coefficients = modes @ (response[:, None] * (modes.T @ wanted))
     method = "pseudo-inverse of its eigenmodes" if job.time is None else "eigenmodes"
     return _Solution(coefficients, method, int(np.sum(values + job.ridge > smallest)))
 
 
-def _factor(kernel: KernelMatrix, ridge: float) -> Array | None:
+def _factor(matrix: Array, least: float) -> Array | None:
     """The lower Cholesky factor, or None where the matrix cannot be told from a singular one."""
     from scipy.linalg import LinAlgError, cholesky
     from scipy.linalg.lapack import dpocon
 
-    matrix = kernel.matrix + ridge * np.eye(len(kernel.matrix))
     try:
         factor = np.asarray(cholesky(matrix, lower=True))
     except LinAlgError:
         return None
     reciprocal_condition, _ = dpocon(factor, float(np.abs(matrix).sum(axis=0).max()), uplo="L")
-    return factor if reciprocal_condition > kernel.layout.resolves(1.0) else None
+    return factor if reciprocal_condition > least else None
 
 
 def _solve_by_products(
-    apply: Callable[[Array], Array], wanted: Array, job: _Job, layout: MatrixLayout, *, stored: bool
+    apply: Callable[[Array], Array], wanted: Array, job: _Job, kernel: AnyKernel
 ) -> _Solution:
+    size, stored = kernel.size, kernel.streamed
     tolerance = job.tolerance
     if tolerance is None:
-        tolerance = _STORED_TOLERANCE if stored else min(_TOLERANCE * layout.precision, 0.1)
+        tolerance = _STORED_TOLERANCE if stored else min(_TOLERANCE * kernel.precision, 0.1)
     if not 0 < tolerance < 1:
         raise InputError(f"`tolerance` is {tolerance}, but it must be between 0 and 1.")
     if job.time is None:
         method = "conjugate gradients"
-        fitting = int(_PRECONDITIONER_SHARE * available_bytes() / (4 * 8.0 * layout.size))
-        rank, precondition = min(_PRECONDITIONED, layout.size // 4, fitting), None
+        fitting = int(_PRECONDITIONER_SHARE * available_bytes() / (4 * 8.0 * size))
+        rank, precondition = min(_PRECONDITIONED, size // 4, fitting), None
         if stored and rank >= 1:  # one reading with many columns saves many with one
-            precondition = nystrom_preconditioner(
-                apply, layout.size, rank, job.ridge, layout.precision, seed=0
-            )
+            precondition = nystrom_preconditioner(apply, size, rank, job.ridge, kernel.precision, seed=0)
         found, count, error = conjugate_gradients(
             lambda v: apply(v) + job.ridge * v, wanted, tolerance, job.iterations, precondition
         )
@@ -278,7 +271,7 @@ def _solve_by_products(
         found, count, error = lanczos(
             apply,
             wanted,
-            lambda values: job.response(values, layout.resolves(float(values.max()) + job.ridge)),
+            lambda values: job.response(values, kernel.resolves(float(values.max()) + job.ridge)),
             tolerance,
             job.iterations,
         )
@@ -290,24 +283,21 @@ def _solve_by_products(
     return _Solution(found, method, None, count, tolerance)
 
 
-def _products(kernel: Kernel) -> Callable[[Array], Array]:
-    """Products with columns, for kernels of all kinds."""
-    scale = _equal_outputs(layout_of(kernel))
-    if isinstance(kernel, ByProducts):
-        multiply = products_of(kernel)
-        return multiply if scale == 1 else lambda columns: multiply(columns) / scale
-    matrix = as_matrix(kernel).matrix
-    return lambda columns: matrix @ columns / scale
+def _products(kernel: AnyKernel) -> Callable[[Array], Array]:
+    """Products with columns; a kernel in memory is brought to double precision once."""
+    scale = _equal_outputs(kernel)
+    multiply = kernel.matrix().__matmul__ if isinstance(kernel, TangentKernel) else kernel.multiply
+    return multiply if scale == 1 else lambda columns: multiply(columns) / scale
 
 
-def _equal_outputs(layout: MatrixLayout) -> int:
+def _equal_outputs(kernel: AnyKernel) -> int:
     """How many outputs a trace kernel is the sum of."""
-    return len(layout.outputs) if layout.trace and layout.outputs is not None else 1
+    return len(kernel.outputs) if kernel.traced else 1
 
 
-def _initial(given: Any, train: MatrixLayout, test: MatrixLayout | None, columns: int) -> tuple[Array, Array]:
+def _initial(given: Any, train: AnyKernel, test: AnyKernel | None, columns: int) -> tuple[Array, Array]:
     """Outputs before training on both sides; zero where nothing is given."""
-    shapes = [(layout.samples[0], columns) for layout in (train, test) if layout is not None]
+    shapes = [(kernel.samples[0], columns) for kernel in (train, test) if kernel is not None]
     if given is None:
         parts = [np.zeros(shape) for shape in shapes]
     elif test is None:

@@ -9,9 +9,10 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from foretrain.empirical.kernel_analysis.block_lanczos import BlockKrylov
+from foretrain.operators.estimators.krylov import BlockKrylov
 from foretrain.support.progress import Progress
 from foretrain.support.seeds import Seed, generator
 
@@ -64,24 +65,36 @@ def lanczos(
         return np.zeros_like(columns), 0, 0.0
     start = columns.reshape(len(columns), -1)
     sizes = np.linalg.norm(start, axis=0)
-    one = columns.ndim == 1
-    of_columns = (lambda block: product(block[:, 0])[:, None]) if one else product
-    krylov = BlockKrylov(of_columns, start, iterations * start.shape[1])
+    krylov = krylov_of(product, columns, iterations * start.shape[1])
     found, error = np.zeros((0, start.shape[1])), np.inf
     with Progress("Lanczos", total=iterations) as bar:
-        while krylov.products < iterations and not krylov.exhausted and not krylov.full:
+        while krylov.products < iterations and not krylov.exhausted and krylov.has_room:
             krylov.extend()
             bar.advance()
-            values, vectors, _ = krylov.eigenpairs()
+            values, vectors, _ = (part.numpy() for part in krylov.ritz())
             before = np.vstack([found, np.zeros((krylov.count - len(found), start.shape[1]))])
-            found = vectors @ (function(values)[:, None] * (vectors[: len(krylov.first)].T @ krylov.first))
-            outside = float(np.max(_relative(krylov.outside(found), sizes)))
+            first = krylov.first.numpy()
+            found = vectors @ (function(values)[:, None] * (vectors[: len(first)].T @ first))
+            outside = krylov.outside(torch.from_numpy(found)).numpy()
             moved, lengths = np.linalg.norm(found - before, axis=0), np.linalg.norm(found, axis=0)
-            last, error = error, max(float(np.max(_relative(moved, lengths))), outside)
+            change = max(float(np.max(_relative(moved, lengths))), float(np.max(_relative(outside, sizes))))
+            last, error = error, change
             if max(last, error) < tolerance:
                 break
-    result = (krylov.basis @ found).reshape(columns.shape)
+    result = (krylov.basis.numpy().T @ found).reshape(columns.shape)
     return result, krylov.products, 0.0 if krylov.exhausted else error
+
+
+def krylov_of(product: Product, columns: Array, most: int) -> BlockKrylov:
+    """The Krylov space of one column (size,) or several, with products of the same form."""
+
+    def on_rows(rows: torch.Tensor) -> torch.Tensor:
+        given = np.ascontiguousarray(rows.numpy().T)
+        found = product(given[:, 0])[:, None] if columns.ndim == 1 else product(given)
+        return torch.from_numpy(np.ascontiguousarray(found.T))
+
+    start = np.ascontiguousarray(columns.reshape(len(columns), -1).T)
+    return BlockKrylov(on_rows, torch.from_numpy(start), most)
 
 
 def nystrom_preconditioner(

@@ -7,37 +7,30 @@ from functools import partial
 
 import numpy as np
 
+from foretrain.empirical.any_kernel import AnyKernel
 from foretrain.empirical.fields.spectra import effective_rank, entropy_rank
 from foretrain.empirical.kernel_analysis.arguments import (
     LANCZOS_MODES,
     PROBES,
+    Array,
+    Kernel,
+    as_kernel,
     checked_probes,
     checked_ridge,
     checked_top,
-    plus_minus,
+    positive,
     refuse_zero,
 )
-from foretrain.empirical.kernel_analysis.matrices import (
-    Array,
-    ByProducts,
-    Kernel,
-    MatrixLayout,
-    layout_of,
-    positive,
-    products_of,
-    square,
-    written_out,
-)
 from foretrain.empirical.kernel_analysis.modes import (
+    Leading,
     all_modes,
+    extreme_eigenvalues,
     leading_modes,
-    operator_extremes,
     rest_of_norms,
-    stored_extremes,
 )
-from foretrain.empirical.kernel_operator import NTKOperator
-from foretrain.empirical.kernel_operator.operator import standard_error
-from foretrain.empirical.stored_kernel.reading import StoredKernel
+from foretrain.empirical.tangent_kernel.result import TangentKernel
+from foretrain.operators.estimators import SpectralDensity
+from foretrain.operators.estimators.estimate import plus_minus, standard_error
 from foretrain.operators.estimators.modes import spectrum_figure
 from foretrain.support.answers import Answer, Result, Table, labelled, picked
 from foretrain.support.seeds import Seed, spawn
@@ -135,30 +128,44 @@ def spectrum(kernel: Kernel, top: int | None = None, probes: int = PROBES, seed:
     >>> spectrum(np.diag([3.0, 1.0])).effective_rank
     1.6
     """
-    if isinstance(kernel, ByProducts):
-        kernel.require_symmetric("spectrum")
-    layout = layout_of(kernel)
-    wanted = checked_top(top, LANCZOS_MODES if isinstance(kernel, ByProducts) else 0, layout.size)
-    if isinstance(kernel, StoredKernel):
-        return _stored_spectrum(kernel, layout, wanted, seed)
-    if isinstance(kernel, NTKOperator):
-        if wanted < layout.size:
-            return _operator_spectrum(kernel, layout, wanted, probes, seed)
-        kernel = written_out(kernel)
-    values, modes = all_modes(square(kernel, "a spectrum").matrix, with_vectors=wanted > 0)
-    counted = positive(values, layout)
+    kernel = as_kernel(kernel)
+    kernel.require_symmetric("spectrum")
+    matrix = kernel.matrix_in_memory("a spectrum")
+    wanted = checked_top(top, LANCZOS_MODES if matrix is None else 0, kernel.size)
+    if matrix is None and not kernel.streamed and wanted == kernel.size:
+        matrix = written_out(kernel).matrix_in_memory("a spectrum")
+    if matrix is None:
+        return _of_leading(kernel, wanted, probes, seed)
+    values, modes = all_modes(matrix, with_vectors=wanted > 0)
+    counted = positive(values, kernel)
     refuse_zero(float(values[0]))
     return KernelSpectrum(
         eigenvalues=np.ascontiguousarray(values),
-        modes=_as_modes(modes[:, :wanted], layout),
-        size=layout.size,
+        modes=_as_modes(modes[:, :wanted], kernel),
+        size=kernel.size,
         trace=float(values.sum()),
         trace_error=0.0,
         effective_rank=effective_rank(counted),
         effective_rank_error=0.0,
         entropy_rank=entropy_rank(counted),
-        rounding=layout.resolves(float(values[0])),
+        rounding=kernel.resolves(float(values[0])),
     )
+
+
+def spectral_density(kernel: Kernel, probes: int = 16, steps: int = 16, seed: Seed = 0) -> SpectralDensity:
+    """Where the eigenvalues of a kernel of samples with themselves lie.
+
+    Of a kernel that is there all eigenvalues are found. Of an operator or a stored kernel, ``probes`` random-sign
+    vectors go through ``steps`` products together: a stored kernel is read ``steps`` times. More probes make standard
+    errors smaller, more steps resolve the density better.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> spectral_density(np.diag([4.0, 1.0, 1.0])).counts([0.5, 2.0, 8.0]).value.tolist()
+    [2.0, 1.0]
+    """
+    return as_kernel(kernel).spectral_density(probes, steps, seed)
 
 
 def condition_number(kernel: Kernel, ridge: float = 0.0, seed: Seed = 0) -> float:
@@ -167,66 +174,62 @@ def condition_number(kernel: Kernel, ridge: float = 0.0, seed: Seed = 0) -> floa
     It bounds how much longer gradient descent takes for the slowest mode than for the fastest. The larger the answer,
     the more often a stored kernel is read, up to 300 times; its relative error is below 1e-4, or a warning says so.
     """
-    ridge = checked_ridge(ridge)
-    layout = layout_of(kernel)
-    if isinstance(kernel, StoredKernel):
-        kernel.require_symmetric("condition number")
-        largest, smallest = stored_extremes(kernel, ridge, layout.resolves, seed)
-    elif isinstance(kernel, NTKOperator) and layout.size > 2:
-        kernel.require_symmetric("condition number")
-        largest, smallest = operator_extremes(kernel, seed)
-    else:
-        values = spectrum(kernel, top=layout.size if isinstance(kernel, NTKOperator) else None).eigenvalues
+    ridge, kernel = checked_ridge(ridge), as_kernel(kernel)
+    kernel.require_symmetric("condition number")
+    if kernel.matrix_in_memory("a condition number") is not None:
+        values = spectrum(kernel).eigenvalues
         largest, smallest = float(values[0]), float(values[-1])
-    if smallest <= layout.resolves(largest):
+    else:
+        largest, smallest = extreme_eigenvalues(kernel, ridge, seed)
+    if smallest <= kernel.resolves(largest):
         smallest = 0.0
     return (largest + ridge) / (smallest + ridge) if smallest + ridge > 0 else float("inf")
 
 
-def _stored_spectrum(kernel: StoredKernel, layout: MatrixLayout, top: int, seed: Seed) -> KernelSpectrum:
-    found = leading_modes(kernel, top, seed)
+def written_out(kernel: AnyKernel) -> TangentKernel:
+    """A small kernel that is known by products, as one in memory."""
+    rows, columns = kernel.samples
+    values = kernel.dense().reshape(rows, kernel.width, columns, kernel.width).transpose(1, 2)
+    return TangentKernel(values, False, kernel.outputs)
+
+
+def _of_leading(kernel: AnyKernel, top: int, probes: int, seed: Seed) -> KernelSpectrum:
+    """The leading eigenvalues; norms are exact where they are known, and sampled beside the modes if not."""
+    norms, modes_seed, probes_seed = kernel.exact_norms(), seed, seed
+    if norms is None:
+        modes_seed, probes_seed = spawn(seed, 2)
+    found = leading_modes(kernel, top, modes_seed)
     refuse_zero(float(found.values[0]))
-    trace, squares = kernel.norms
-    complete = len(found.values) == layout.size
+    errors = 0.0, 0.0
+    if norms is None:
+        norms, errors = _sampled_norms(kernel, found, checked_probes(probes), probes_seed)
+    complete = len(found.values) == kernel.size
     return KernelSpectrum(
         eigenvalues=np.ascontiguousarray(found.values),
-        modes=_as_modes(found.modes, layout),
-        size=layout.size,
-        trace=trace,
-        trace_error=0.0,
-        effective_rank=trace**2 / squares,
-        effective_rank_error=0.0,
-        entropy_rank=entropy_rank(positive(found.values, layout)) if complete else float("nan"),
-        rounding=layout.resolves(float(found.values[0])),
+        modes=_as_modes(found.modes, kernel),
+        size=kernel.size,
+        trace=norms[0],
+        trace_error=errors[0],
+        effective_rank=norms[0] ** 2 / norms[1],
+        effective_rank_error=errors[1],
+        entropy_rank=entropy_rank(positive(found.values, kernel)) if complete else float("nan"),
+        rounding=kernel.resolves(float(found.values[0])),
         residuals=found.residuals,
-        readings=found.products,
+        readings=found.products if kernel.streamed else None,
     )
 
 
-def _operator_spectrum(
-    operator: NTKOperator, layout: MatrixLayout, top: int, probes: int, seed: Seed
-) -> KernelSpectrum:
-    modes_seed, probes_seed = spawn(seed, 2)
-    found = leading_modes(operator, top, modes_seed)
-    values, modes = found.values, found.modes
-    refuse_zero(float(values[0]))
-    diagonal, squares = rest_of_norms(products_of(operator), modes, checked_probes(probes), probes_seed)
-    trace = float(values.sum() + diagonal.mean())
-    squared = float((values**2).sum() + squares.mean())
+def _sampled_norms(
+    kernel: AnyKernel, found: Leading, probes: int, seed: Seed
+) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Trace and sum of squares, and the standard errors of the trace and of the effective rank."""
+    diagonal, squares = rest_of_norms(kernel.multiply, found.modes, probes, seed)
+    trace = float(found.values.sum() + diagonal.mean())
+    squared = float((found.values**2).sum() + squares.mean())
     ratio = trace**2 / squared
-    return KernelSpectrum(
-        eigenvalues=np.ascontiguousarray(values),
-        modes=_as_modes(modes, layout),
-        size=layout.size,
-        trace=trace,
-        trace_error=standard_error(diagonal),
-        effective_rank=ratio,
-        effective_rank_error=standard_error(2 * ratio / trace * diagonal - ratio / squared * squares),
-        entropy_rank=float("nan"),
-        rounding=layout.resolves(float(values[0])),
-        residuals=found.residuals,
-    )
+    rank_error = standard_error(2 * ratio / trace * diagonal - ratio / squared * squares)
+    return (trace, squared), (standard_error(diagonal), rank_error)
 
 
-def _as_modes(columns: Array, layout: MatrixLayout) -> Array:
-    return np.ascontiguousarray(columns.T).reshape(columns.shape[1], layout.samples[0], layout.width)
+def _as_modes(columns: Array, kernel: AnyKernel) -> Array:
+    return np.ascontiguousarray(columns.T).reshape(columns.shape[1], kernel.samples[0], kernel.width)

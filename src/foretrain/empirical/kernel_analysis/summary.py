@@ -8,25 +8,29 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+import torch
 
 from foretrain.empirical.any_kernel import routes_taken
 from foretrain.empirical.kernel_analysis.arguments import (
     LANCZOS_MODES,
+    Array,
+    Kernel,
+    as_kernel,
     checked_top,
     directed_targets,
-    plus_minus,
     refuse_zero,
 )
-from foretrain.empirical.kernel_analysis.block_lanczos import BLOCK, BlockKrylov, Leading
-from foretrain.empirical.kernel_analysis.density import SpectralDensity, density_of, probed
-from foretrain.empirical.kernel_analysis.matrices import Array, ExactProducts, exact_products
+from foretrain.empirical.kernel_analysis.modes import BLOCK, Leading
 from foretrain.empirical.kernel_analysis.target_alignment import KernelAlignment, aligned
-from foretrain.empirical.kernel_operator import NTKOperator
-from foretrain.empirical.kernel_operator.operator import KernelEstimate, stated_seed
 from foretrain.empirical.models.batches import as_batch
 from foretrain.empirical.stored_kernel.reading import StoredKernel
 from foretrain.empirical.tangent_kernel.kernel import ntk
-from foretrain.empirical.tangent_kernel.result import TangentKernel
+from foretrain.empirical.tangent_kernel.result import TangentKernel, shares_of
+from foretrain.operators.estimators import SpectralDensity
+from foretrain.operators.estimators.density import density_of, probed
+from foretrain.operators.estimators.estimate import KernelEstimate, plus_minus, stated_seed
+from foretrain.operators.estimators.krylov import BlockKrylov, Product
+from foretrain.operators.estimators.probes import in_double
 from foretrain.support.answers import (
     GREEN,
     Answer,
@@ -191,7 +195,7 @@ class KernelSummary(Result):
 
 
 def summarise(
-    kernel: StoredKernel | TangentKernel | NTKOperator,
+    kernel: Kernel,
     y: Any = None,
     top: int = 10,
     seed: Seed = 0,
@@ -207,46 +211,43 @@ def summarise(
     for trace, effective rank and layers' shares. ``layer_shares`` are those of a kernel in memory whose
     contributions are not apart. ``note`` and ``title`` are shown with it.
     """
-    if isinstance(kernel, NTKOperator):
+    kernel = as_kernel(kernel)
+    if not isinstance(kernel, TangentKernel | StoredKernel):
         raise NotSupportedError(
             "a summary is of a kernel that is there: use ntk(...), or .spectrum() and .spectral_density()."
         )
     start = time.perf_counter()
-    stored = isinstance(kernel, StoredKernel)
-    source = exact_products(kernel, "summary")
-    refuse_zero(source.trace)
-    wanted = checked_top(top, LANCZOS_MODES, source.layout.size)
-    targets = None if y is None else directed_targets(y, source.layout)
+    kernel.require_symmetric("summary")
+    matrix = kernel.matrix_in_memory("a summary")
+    trace, squares = kernel.exact_norms()
+    refuse_zero(trace)
+    wanted = checked_top(top, LANCZOS_MODES, kernel.size)
+    targets = None if y is None else directed_targets(y, kernel)
     number = stated_seed(seed)
-    krylov = _explored(source, number, wanted, ends_early=stored)
+    whole = None if matrix is None else torch.from_numpy(matrix)
+    product = in_double(kernel) if whole is None else lambda rows: rows @ whole
+    krylov = _explored(product, kernel.size, number, wanted, ends_early=kernel.streamed)
     modes = _leading(krylov, wanted)
-    density = density_of(krylov, source.layout, number)
-    seconds = float("nan")
-    if isinstance(kernel, StoredKernel):
-        seconds = sum(float(record["seconds"]) for record in kernel.records.values())
-        layer_shares = kernel.layer_shares if layer_shares is None else layer_shares
-    elif layer_shares is None:
-        layer_shares = _normalised(_traces(kernel)) if kernel.by == "layer" else {}
+    density = density_of(krylov, kernel.resolves, number)
+    apply = kernel.multiply if matrix is None else matrix.__matmul__
     return KernelSummary(
-        samples=source.layout.samples[0],
+        samples=kernel.samples[0],
         outputs=kernel.outputs,
-        traced=kernel.trace,
-        dtype=str(kernel.dtype if isinstance(kernel, StoredKernel) else kernel.values.dtype).removeprefix(
-            "torch."
-        ),
-        bytes=kernel.nbytes if isinstance(kernel, StoredKernel) else kernel.values.nbytes,
-        trace=source.trace,
-        effective_rank=source.trace**2 / source.squares,
-        entropy_rank=density.entropy_rank(source.trace),
+        traced=kernel.traced,
+        dtype=kernel.entry_type,
+        bytes=kernel.nbytes,
+        trace=trace,
+        effective_rank=trace**2 / squares,
+        entropy_rank=density.entropy_rank(trace),
         eigenvalues=modes.values,
         residuals=modes.residuals,
         density=density,
-        layer_shares=layer_shares,
-        alignment=None if targets is None else aligned(source, modes, targets),
-        readings=(krylov.products + 2 * (targets is not None)) if stored else 0,
-        seconds=seconds,
+        layer_shares=kernel.layer_shares if layer_shares is None else layer_shares,
+        alignment=None if targets is None else aligned(kernel, modes, targets, squares, apply),
+        readings=(krylov.products + 2 * (targets is not None)) if kernel.streamed else 0,
+        seconds=kernel.seconds,
         summary_seconds=time.perf_counter() - start,
-        path=str(kernel.path) if isinstance(kernel, StoredKernel) else None,
+        path=None if kernel.path is None else str(kernel.path),
         routes={name: str(route) for name, route in kernel.routes.items()},
         seed=number,
         note=note,
@@ -263,21 +264,21 @@ def trace_shares(
     for start in track(range(0, batch.count, _TOGETHER), "layers' shares of the trace"):
         part = batch.pick(slice(start, start + _TOGETHER))
         found = ntk(model, part.arguments, outputs=outputs, **{**options, "by": "layer"})
-        for label, value in _traces(found).items():
+        for label, value in found.contribution_traces().items():
             total[label] = total.get(label, 0.0) + value
-    return _normalised(total)
+    return shares_of(total)
 
 
-def _explored(source: ExactProducts, seed: int, top: int, *, ends_early: bool) -> BlockKrylov:
+def _explored(product: Product, size: int, seed: int, top: int, *, ends_early: bool) -> BlockKrylov:
     """The Krylov space of the probes, as many as modes are wanted: fewer would not see all copies of an eigenvalue.
 
     It may end early, when the leading modes are good: of a store every step is one reading.
     """
-    size, probes = source.layout.size, max(BLOCK, top)
+    probes = max(BLOCK, top)
     most = _MOST_STEPS if ends_early else _MOST_STEPS_IN_MEMORY
     fitting = int(_SHARE * available_bytes() / (8.0 * size * probes))
     steps = max(2, min(most, fitting))
-    krylov = probed(source.apply, size, probes, steps, seed)
+    krylov = probed(product, size, probes, steps, seed)
     with Progress("spectrum", total=steps) as bar:
         for step in range(1, steps + 1):
             krylov.extend()
@@ -285,28 +286,13 @@ def _explored(source: ExactProducts, seed: int, top: int, *, ends_early: bool) -
             if krylov.exhausted:
                 break
             if ends_early and step >= _FEWEST_STEPS:
-                values, _, residuals = krylov.eigenpairs()
+                values, _, residuals = krylov.ritz()
                 if len(values) >= top and float(residuals[:top].max() / values[0]) <= _RESIDUAL:
                     break
     return krylov
 
 
 def _leading(krylov: BlockKrylov, top: int) -> Leading:
-    values, vectors, residuals = krylov.eigenpairs()
-    count = min(top, krylov.count)
-    modes = krylov.basis @ vectors[:, :count]
-    return Leading(values[:count], modes, residuals[:count], krylov.products, converged=True)
-
-
-def _traces(kernel: TangentKernel) -> dict[str, float]:
-    """Of each contribution."""
-    diagonals = kernel.values.detach().double().diagonal(dim1=1, dim2=2)
-    if not kernel.trace:
-        diagonals = diagonals.diagonal(dim1=1, dim2=2)
-    sums = diagonals.flatten(1).sum(1).tolist()
-    return dict(zip(kernel.labels or (), sums, strict=True))
-
-
-def _normalised(traces: Mapping[str, float]) -> dict[str, float]:
-    whole = sum(traces.values())
-    return {label: value / whole for label, value in traces.items()} if whole > 0 else {}
+    values, coordinates, residuals = (part[..., :top] for part in krylov.ritz())
+    modes = krylov.vectors(coordinates).numpy().T
+    return Leading(values.numpy(), modes, residuals.numpy(), krylov.products, converged=True)

@@ -7,40 +7,29 @@ from typing import Any
 
 import numpy as np
 
+from foretrain.empirical.any_kernel import AnyKernel
 from foretrain.empirical.kernel_analysis.arguments import (
     LANCZOS_MODES,
     PROBES,
+    Array,
+    Kernel,
     Targets,
+    as_kernel,
     checked_probes,
     checked_top,
     directed_targets,
-    plus_minus,
     refuse_zero,
-)
-from foretrain.empirical.kernel_analysis.block_lanczos import Leading
-from foretrain.empirical.kernel_analysis.matrices import (
-    Array,
-    ByProducts,
-    ExactProducts,
-    Kernel,
-    MatrixLayout,
-    Written,
-    exact_products,
-    layout_of,
-    products_of,
-    square,
-    written_out,
 )
 from foretrain.empirical.kernel_analysis.modes import (
     Apply,
+    Leading,
     all_modes,
     centred,
     leading_modes,
     rest_of_norms,
 )
-from foretrain.empirical.kernel_operator import NTKOperator
-from foretrain.empirical.kernel_operator.operator import standard_error
-from foretrain.empirical.stored_kernel.reading import StoredKernel
+from foretrain.empirical.kernel_analysis.spectra import written_out
+from foretrain.operators.estimators.estimate import plus_minus, standard_error
 from foretrain.support.answers import (
     INK,
     ORANGE,
@@ -131,40 +120,44 @@ def alignment(
     estimated with ``probes`` random vectors; 10 of a stored kernel, which is read twice more than for ``spectrum``,
     and whose norms are exact).
     """
-    layout = layout_of(kernel)
-    if isinstance(kernel, ByProducts):
-        kernel.require_symmetric("alignment")
-    targets = directed_targets(y, layout)
-    wanted = checked_top(top, LANCZOS_MODES if isinstance(kernel, ByProducts) else layout.size, layout.size)
-    if isinstance(kernel, StoredKernel):
-        source = exact_products(kernel, "alignment")
-        return aligned(source, leading_modes(kernel, wanted, seed), targets)
-    if isinstance(kernel, NTKOperator) and wanted < layout.size:
-        found = _sampled(kernel, wanted, probes, seed)
+    kernel = as_kernel(kernel)
+    kernel.require_symmetric("alignment")
+    targets = directed_targets(y, kernel)
+    matrix = kernel.matrix_in_memory("an alignment")
+    wanted = checked_top(top, LANCZOS_MODES if matrix is None else kernel.size, kernel.size)
+    norms = kernel.exact_norms() if matrix is None else None
+    if norms is not None:
+        return aligned(kernel, leading_modes(kernel, wanted, seed), targets, norms[1], kernel.multiply)
+    if matrix is None and wanted == kernel.size:
+        matrix = written_out(kernel).matrix_in_memory("an alignment")
+    if matrix is None:
+        found = _sampled(kernel, wanted, checked_probes(probes), seed)
     else:
-        found = _written(written_out(kernel) if isinstance(kernel, NTKOperator) else kernel)
-    return _aligned(found, layout, targets, wanted)
+        found = _written(matrix, kernel.samples[0])
+    return _aligned(found, kernel, targets, wanted)
 
 
-def aligned(source: ExactProducts, modes: Leading, targets: Targets) -> KernelAlignment:
-    """Alignment with modes that are known already, by two products; norms are exact.
+def aligned(
+    kernel: AnyKernel, modes: Leading, targets: Targets, squares: float, apply: Apply
+) -> KernelAlignment:
+    """Alignment with modes that are known already, by two products; ``squares`` is the exact |K|^2.
 
     With E the mean over samples of each output, |H K H|^2 = |K|^2 - 2 |K E|^2 / N + |E^T K E|^2 / N^2.
     """
-    samples, width, squares = source.layout.samples[0], source.layout.width, source.squares
-    means = np.tile(np.eye(width), (samples, 1))
-    applied = source.apply(means)
+    samples = kernel.samples[0]
+    means = np.tile(np.eye(kernel.width), (samples, 1))
+    applied = apply(means)
     about_mean = squares - 2 * np.sum(applied**2) / samples + np.sum((means.T @ applied) ** 2) / samples**2
     middle = float(about_mean) if about_mean > squares * np.finfo(np.float64).eps else 0.0
-    found = _Decomposed(source.apply, modes.values, modes.modes, (squares, 0.0), (middle, 0.0))
-    return _aligned(found, source.layout, targets, len(modes.values))
+    found = _Decomposed(apply, modes.values, modes.modes, (squares, 0.0), (middle, 0.0))
+    return _aligned(found, kernel, targets, len(modes.values))
 
 
-def _aligned(found: _Decomposed, layout: MatrixLayout, targets: Targets, wanted: int) -> KernelAlignment:
+def _aligned(found: _Decomposed, kernel: AnyKernel, targets: Targets, wanted: int) -> KernelAlignment:
     refuse_zero(float(found.eigenvalues[0]))
-    columns = targets.vectors(layout)
+    columns = targets.vectors(kernel)
     energies = np.sum((found.modes.T @ columns) ** 2, axis=1) / np.sum(columns**2)
-    about_mean = centred(columns, layout.samples[0])
+    about_mean = centred(columns, kernel.samples[0])
     applied, applied_to_centred = np.hsplit(found.apply(np.hstack([columns, about_mean])), 2)
     plain, plain_error = _cosine(applied, columns, found.norm)
     centred_value, centred_error = _cosine(applied_to_centred, about_mean, found.centred_norm)
@@ -175,7 +168,7 @@ def _aligned(found: _Decomposed, layout: MatrixLayout, targets: Targets, wanted:
         centred_error=centred_error,
         eigenvalues=np.ascontiguousarray(found.eigenvalues[:wanted]),
         energies=energies[:wanted],
-        size=layout.size,
+        size=kernel.size,
         one_hot=targets.one_hot,
     )
 
@@ -191,30 +184,27 @@ class _Decomposed:
     centred_norm: tuple[float, float]
 
 
-def _written(kernel: Written) -> _Decomposed:
-    found = square(kernel, "an alignment")
-    matrix, samples = found.matrix, found.layout.samples[0]
+def _written(matrix: Array, samples: int) -> _Decomposed:
     middle = centred(centred(matrix, samples).T, samples)
     values, modes = all_modes(matrix)
     norms = (float(np.sum(matrix**2)), 0.0), (float(np.sum(middle**2)), 0.0)
     return _Decomposed(matrix.__matmul__, values, modes, *norms)
 
 
-def _sampled(operator: NTKOperator, top: int, probes: int, seed: Seed) -> _Decomposed:
+def _sampled(kernel: AnyKernel, top: int, probes: int, seed: Seed) -> _Decomposed:
     """Norms are exact on the leading modes, and sampled beside them."""
     modes_seed, probes_seed = spawn(seed, 2)
-    apply = products_of(operator)
-    samples = operator.samples[0]
-    found = leading_modes(operator, top, modes_seed)
+    samples = kernel.samples[0]
+    found = leading_modes(kernel, top, modes_seed)
 
     def middle(columns: Array) -> Array:
-        return centred(apply(centred(columns, samples)), samples)
+        return centred(kernel.multiply(centred(columns, samples)), samples)
 
     def squared(function: Apply) -> tuple[float, float]:
-        _, rest = rest_of_norms(function, found.modes, checked_probes(probes), probes_seed)
+        _, rest = rest_of_norms(function, found.modes, probes, probes_seed)
         return float(np.sum(function(found.modes) ** 2) + rest.mean()), standard_error(rest)
 
-    return _Decomposed(apply, found.values, found.modes, squared(apply), squared(middle))
+    return _Decomposed(kernel.multiply, found.values, found.modes, squared(kernel.multiply), squared(middle))
 
 
 def _cosine(applied: Array, columns: Array, squared_norm: tuple[float, float]) -> tuple[float, float]:

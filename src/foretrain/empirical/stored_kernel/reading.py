@@ -7,19 +7,20 @@ directly: they are uncompressed, and one chunk is one tile.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from foretrain.empirical.any_kernel import MORE, AnyKernel, kernel_figure
+from foretrain.empirical.any_kernel import MORE, WrittenKernel, kernel_figure
 from foretrain.empirical.stored_kernel.folder import Folder
 from foretrain.empirical.stored_kernel.grid import Grid, Tile
-from foretrain.empirical.stored_kernel.layout import Layout
+from foretrain.empirical.stored_kernel.products import measured_norms, multiply, read_tile
 from foretrain.empirical.stored_kernel.tile_files import TileFiles, files_of
 from foretrain.support.answers import Answer, Part
 from foretrain.support.errors import InputError
@@ -28,29 +29,39 @@ from foretrain.support.store import load
 
 if TYPE_CHECKING:
     import xarray as xr
-    from scipy.sparse.linalg import LinearOperator
 
 _DRAWN_BYTES = 2e7  # of a kernel that is read whole for a picture
 
 
-@dataclass(frozen=True, repr=False, eq=False)
-class StoredKernel(AnyKernel):
+class StoredKernel(WrittenKernel):
     """A tangent kernel on disk: (N, N2, C, C), or (N, N2) for a trace, with labels first if contributions are apart.
 
     Analyses read the tiles as a stream and never hold the whole kernel; each says how many times it reads it.
     Of a kernel whose contributions are apart they take the sum; ``kernel["label"]`` is one of them.
     """
 
-    path: Path
-    label: str | None = None
-    summed: bool = False  # over contributions that are apart on disk
+    streamed = True
+    most_together = 2**31  # one reading takes any number of columns
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "path", Path(self.path).expanduser())
-        known = self._layout.labels
-        if self.label is not None and self.label not in (known or ()):
-            there = known or "none: compute it with by='layer' or by='parameter'"
-            raise KeyError(f"{self.label!r} is no label of this kernel; labels: {there}")
+    def __init__(self, path: str | Path, label: str | None = None, summed: bool = False) -> None:
+        """``summed``: over contributions that are apart on disk."""
+        self.path, self.label, self.summed = Path(path).expanduser(), label, summed
+        self._folder = Folder(self.path)
+        layout = self._layout = self._folder.layout
+        if label is not None and label not in (layout.labels or ()):
+            there = layout.labels or "none: compute it with by='layer' or by='parameter'"
+            raise KeyError(f"{label!r} is no label of this kernel; labels: {there}")
+        self.by = None if summed or label is not None else layout.by
+        self.labels = None if self.by is None else layout.labels
+        self.grid: Grid = layout.grid  # how the kernel is cut into tiles
+        self.routes = layout.routes
+        super().__init__(
+            self.grid.samples,
+            layout.outputs,
+            traced=layout.trace,
+            symmetric=self.grid.symmetric,
+            dtype=torch.float64,
+        )
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -58,78 +69,25 @@ class StoredKernel(AnyKernel):
         return self.files.shape if self.by is not None else self.files.shape[int(self.files.labelled) :]
 
     @property
-    def dims(self) -> tuple[str, ...]:
-        """Names of the axes."""
-        first = () if self.by is None else (self.by,)
-        last = () if self.trace else ("output_1", "output_2")
-        return (*first, "input_1", "input_2", *last)
+    def entry_type(self) -> str:
+        """The name of the dtype of the numbers on disk; products are in double precision."""
+        return str(self.files.dtype)
 
     @property
-    def dtype(self) -> np.dtype[Any]:
-        """Of the numbers on disk; products are in double precision."""
-        return self.files.dtype
+    def precision(self) -> float:
+        """The relative rounding of the numbers on disk."""
+        return float(np.finfo(self.files.dtype).eps)
 
     @property
     def nbytes(self) -> int:
         """Of all entries."""
-        return prod(self.shape) * self.dtype.itemsize
-
-    @property
-    def outputs(self) -> tuple[int, ...]:
-        """Numbers of the model's outputs."""
-        return self._layout.outputs
-
-    @property
-    def by(self) -> str | None:
-        """What the first axis stands for."""
-        return None if self.summed or self.label is not None else self._layout.by
-
-    @property
-    def labels(self) -> tuple[str, ...] | None:
-        """Of the first axis, where contributions are apart."""
-        return None if self.by is None else self._layout.labels
+        return prod(self.shape) * self.files.dtype.itemsize
 
     @property
     def contributions(self) -> Sequence[int]:
         """Which entries of the first axis on disk the matrix is the sum of."""
         known = self._layout.labels or ("",)
         return range(len(known)) if self.label is None else (known.index(self.label),)
-
-    @property
-    def routes(self) -> Mapping[str, str]:
-        """Which way each parameter took."""
-        return self._layout.routes
-
-    @property
-    def symmetric(self) -> bool:
-        """Whether both sides are the same samples."""
-        return self.grid.symmetric
-
-    @property
-    def trace(self) -> bool:
-        """Whether outputs are summed."""
-        return self._layout.trace
-
-    @property
-    def samples(self) -> tuple[int, int]:
-        """N and N2."""
-        return self.grid.samples
-
-    @property
-    def width(self) -> int:
-        """Rows of the matrix for each sample: its outputs, or 1 for a trace."""
-        return self._layout.width
-
-    @property
-    def matrix_shape(self) -> tuple[int, int]:
-        """(N*C, N2*C), or (N, N2) for a trace."""
-        rows, columns = self.samples
-        return rows * self.width, columns * self.width
-
-    @property
-    def grid(self) -> Grid:
-        """How the kernel is cut into tiles."""
-        return self._layout.grid
 
     @property
     def finished(self) -> float:
@@ -147,47 +105,40 @@ class StoredKernel(AnyKernel):
 
     def total(self) -> StoredKernel:
         """The kernel summed over layers or parameters, as a kernel that is read when it is used."""
-        return replace(self, summed=True)
+        return StoredKernel(self.path, self.label, summed=True)
 
     def tile(self, i: int, j: int) -> NDArray[Any]:
         """One tile as a matrix (rows * outputs, columns * outputs), contributions summed, in double precision."""
-        from foretrain.empirical.stored_kernel.products import read_tile
-
         rows, columns = self.grid.count(0), self.grid.count(1)
         if not (0 <= i < rows and 0 <= j < columns):
             raise InputError(f"there is no tile ({i}, {j}): the kernel has {rows} x {columns} tiles.")
         return read_tile(self, (i, j))
 
-    def matmat(self, columns: Any) -> NDArray[np.float64]:
-        """K V for V (N2*C, many) or a vector (N2*C,), in one reading of the store."""
-        from foretrain.empirical.stored_kernel.products import multiply
+    def matmat(self, columns: Any) -> Any:
+        """K V for an array V (N2*C, many) or (N2*C,), in one reading; tensors are blocks, as for any operator."""
+        return super().matmat(columns) if isinstance(columns, Tensor) else multiply(self, columns)
 
-        return multiply(self, columns)
-
-    def rmatmat(self, columns: Any) -> NDArray[np.float64]:
-        """K^T V for V (N*C, many) or a vector (N*C,), in one reading of the store."""
-        from foretrain.empirical.stored_kernel.products import multiply
-
+    def rmatmat(self, columns: Any) -> Any:
+        """K^T V for an array V (N*C, many) or (N*C,), in one reading; tensors are blocks, as for any operator."""
+        if isinstance(columns, Tensor):
+            return super().rmatmat(columns)
         return multiply(self, columns, transposed=True)
 
-    def __matmul__(self, columns: Any) -> NDArray[np.float64]:
-        return self.matmat(columns)
+    def __matmul__(self, other: Any) -> Any:
+        return self.matmat(other) if isinstance(other, np.ndarray) else super().__matmul__(other)
 
-    def linear_operator(self) -> LinearOperator:
-        """The same for scipy."""
-        from scipy.sparse.linalg import LinearOperator
+    def multiply(self, columns: NDArray[np.float64]) -> NDArray[np.float64]:
+        """K V in double precision, in one reading."""
+        return multiply(self, columns)
 
-        return LinearOperator(
-            self.matrix_shape,
-            matvec=self.matmat,
-            rmatvec=self.rmatmat,
-            matmat=self.matmat,
-            rmatmat=self.rmatmat,
-            dtype=np.dtype(np.float64),
-        )
+    def _apply(self, flat: Tensor) -> Tensor:
+        return torch.from_numpy(multiply(self, flat.numpy().T).T)
+
+    def _apply_adjoint(self, flat: Tensor) -> Tensor:
+        return torch.from_numpy(multiply(self, flat.numpy().T, transposed=True).T)
 
     def __getitem__(self, key: str) -> StoredKernel:
-        return replace(self, label=key)
+        return StoredKernel(self.path, key, self.summed)
 
     def to_xarray(self) -> xr.DataArray:
         """A labelled array that reads what is asked of it: in lazy chunks, one per tile, if dask is installed."""
@@ -221,17 +172,18 @@ class StoredKernel(AnyKernel):
         """Trace and sum of squares of the matrix: from the records, or of one contribution by one reading."""
         self.require_symmetric("trace")
         if self.label is not None:
-            from foretrain.empirical.stored_kernel.products import measured_norms
-
             return measured_norms(self)
         squares = [(1 if i == j else 2) * float(note["squares"]) for (i, j), note in self.records.items()]
         return sum(float(self.records[i, i]["diagonal"]) for i in range(self.grid.count(0))), sum(squares)
 
+    def exact_norms(self) -> tuple[float, float]:
+        """Trace and sum of squares of the matrix."""
+        return self.norms
+
     @property
-    def effective_rank(self) -> float:
-        """The participation ratio, trace^2 over the sum of squares, exactly: how many eigenvalues count."""
-        trace, squares = self.norms
-        return trace**2 / squares if squares > 0 else float("nan")
+    def seconds(self) -> float:
+        """That the tiles took, of all workers together."""
+        return sum(float(record["seconds"]) for record in self.records.values())
 
     @property
     def layer_shares(self) -> dict[str, float]:
@@ -267,18 +219,10 @@ class StoredKernel(AnyKernel):
             parts.append(MORE)
         if not self.missing and self.nbytes <= _DRAWN_BYTES:
             parts.append(lambda: kernel_figure(np.asarray(self.total()), None))
-        where = f"({sizes}; {self.dtype}; {human_bytes(self.nbytes)}) at {self.path}"
+        where = f"({sizes}; {self.entry_type}; {human_bytes(self.nbytes)}) at {self.path}"
         return Answer(f"StoredKernel{part} {where}", parts, self.to_xarray)
 
     @cached_property
     def files(self) -> TileFiles:
         """How the entries lie in files."""
         return files_of(self.path, labelled=self._layout.by is not None)
-
-    @cached_property
-    def _folder(self) -> Folder:
-        return Folder(self.path)
-
-    @property
-    def _layout(self) -> Layout:
-        return self._folder.layout

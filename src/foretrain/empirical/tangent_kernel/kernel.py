@@ -132,7 +132,7 @@ def ntk(  # type: ignore[misc]  # the overloads leave the other options to this 
     labels = tuple(dict.fromkeys(tangents.labels.values())) if by is not None else None
     return TangentKernel(
         values=values if by is not None else values[0],
-        trace=tangents.job.trace,
+        traced=tangents.job.trace,
         outputs=tuple(tangents.outputs),
         labels=labels,
         by=by,

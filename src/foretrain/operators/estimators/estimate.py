@@ -13,7 +13,7 @@ from torch import Tensor
 
 from foretrain.support.answers import Answer, Result, labelled
 from foretrain.support.errors import InputError
-from foretrain.support.seeds import Seed
+from foretrain.support.seeds import Seed, integer
 from foretrain.support.user_warnings import warn_user
 
 MOST_PRODUCTS = 1000  # unless the caller sets a budget
@@ -57,6 +57,38 @@ class Estimate(Result, float):
             error = f"{self.value:.6g} ± {self.standard_error:.2g} ({size})"
             said = f"{error}; {self.method}, {cost}, seed {self.seed}"
         return Answer(f"Estimate({said})", data=lambda: labelled({"value": self}), record=asdict(self))
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class KernelEstimate(Result):
+    """A mean over random probes with its standard error: a number, or one entry per (sample, output).
+
+    Without probes it is exact.
+    """
+
+    value: Any
+    standard_error: Any
+    probes: int
+    seed: Seed
+
+    @classmethod
+    def of(cls, draws: NDArray[Any], seed: Seed) -> Self:
+        """The mean of independent draws along the first axis."""
+        mean, error = draws.mean(0), standard_error(draws)
+        if mean.ndim == 0:
+            mean, error = float(mean), float(error)
+        return cls(mean, error, len(draws), seed)
+
+    def answer(self) -> Answer:
+        """The number with its error, or how many there are and between which ends they lie."""
+        value, error = np.asarray(self.value, dtype=float), np.asarray(self.standard_error, dtype=float)
+        drawn = f"{self.probes} random-sign probes, seed {self.seed}" if self.probes else "exact"
+        said = f"{float(value):.6g} ± {float(error):.2g}" if value.ndim == 0 else f"shape {value.shape}"
+        if value.size > 1:
+            said += f", from {value.min():.6g} to {value.max():.6g}, errors up to {error.max():.2g}"
+        axes = ("sample", "output")[: value.ndim]
+        data = labelled({"value": (axes, value), "value_error": (axes, error)})
+        return Answer(f"KernelEstimate({said}; {drawn})", data=data, record=vars(self))
 
 
 @dataclass(frozen=True)
@@ -139,6 +171,21 @@ def mean_and_error(values: NDArray[np.float64] | Tensor) -> tuple[float, float]:
         float(np.std(np.asarray(values), ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else math.inf
     )
     return float(values.mean()), error
+
+
+def standard_error(draws: NDArray[Any]) -> Any:
+    """Of the mean of independent draws along the first axis."""
+    return np.std(draws, axis=0, ddof=1) / np.sqrt(len(draws))
+
+
+def plus_minus(error: float) -> str:
+    """A standard error in text; nothing where the value is exact."""
+    return f" ± {error:.2g}" if error > 0 else ""
+
+
+def stated_seed(seed: Seed) -> int:
+    """A number that gives the same probes again: the seed itself, or one that is drawn from it."""
+    return int(seed) if isinstance(seed, int | np.integer) else integer(seed)
 
 
 def jackknife(leave_one_out: NDArray[np.float64], full: float) -> tuple[float, float]:

@@ -10,17 +10,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-from foretrain.operators.estimators.probes import Counted, OperatorLike
+from foretrain.operators.estimators.probes import Counted
+
+if TYPE_CHECKING:
+    from foretrain.operators.operator import Operator
 
 AFFORDABLE = 2e10  # floating-point operations: a second or two on one core
 SMALL = 256  # up to this dimension the dense form costs less than a good estimate
 _DECOMPOSITION = 10.0  # times the cube of the dimension: operations of a symmetric eigensolver
 
 
-def is_affordable(
-    operators: Iterable[OperatorLike], products: int | None, *, decomposed: bool = False
-) -> bool:
+def is_affordable(operators: Iterable[Operator], products: int | None, *, decomposed: bool = False) -> bool:
     """Whether products of all of them with all unit vectors, and a decomposition, are worth their cost."""
     every = list(operators)
     size = max(op.domain.size for op in every)

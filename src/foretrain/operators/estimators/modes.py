@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -15,8 +15,8 @@ from torch import Tensor
 
 from foretrain.operators.estimators.estimate import MOST_PRODUCTS
 from foretrain.operators.estimators.exactness import is_affordable
-from foretrain.operators.estimators.krylov import BlockKrylov
-from foretrain.operators.estimators.probes import Counted, OperatorLike, Source, dense, norms, squared
+from foretrain.operators.estimators.krylov import BlockKrylov, lead
+from foretrain.operators.estimators.probes import Counted, Source, dense, norms, squared
 from foretrain.operators.spaces import Space, SumSpace, VectorSpace
 from foretrain.support.answers import (
     BLUE,
@@ -31,9 +31,11 @@ from foretrain.support.answers import (
 )
 from foretrain.support.errors import InputError
 from foretrain.support.memory import available_bytes
-from foretrain.support.progress import Progress
 from foretrain.support.seeds import Seed
 from foretrain.support.user_warnings import warn_user
+
+if TYPE_CHECKING:
+    from foretrain.operators.operator import Operator
 
 _WIDTH = 2  # of the first block: two copies of an eigenvalue show that there may be more
 _BASIS = 64  # vectors kept before a restart, at least
@@ -114,7 +116,7 @@ def spectrum_figure(values: NDArray[np.float64], what: str) -> Figure:
 
 
 def top_modes(
-    op: OperatorLike,
+    op: Operator,
     k: int,
     *,
     tolerance: float = 1e-6,
@@ -178,7 +180,7 @@ def _decomposed(counted: Counted, k: int, tolerance: float, seed: Seed) -> Modes
     return Modes(values, vectors, others, residuals, counted.products, True, tolerance, seed)
 
 
-def _check(op: OperatorLike, k: int, tolerance: float) -> None:
+def _check(op: Operator, k: int, tolerance: float) -> None:
     most = min(op.domain.size, op.codomain.size)
     if isinstance(k, bool) or k != int(k) or not 1 <= k <= most:
         raise InputError(f"`k` is {k!r}, but an operator of this size has from 1 to {most} modes.")
@@ -197,38 +199,34 @@ def _eigenpairs(
     counted: Counted, k: int, tolerance: float, seed: Seed, budget: int, cost: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Values, flat vectors and true residuals; ``cost`` is how many products one image takes."""
-    space = BlockKrylov(counted, Source(counted.operator, seed), _WIDTH, _capacity(counted, k))
-    start, steps, patience = counted.products, 0, 0
-    with Progress("Krylov products") as bar:
-        while True:
-            bar.advance(len(space.next_block))
-            space.expand()
-            steps += 1
-            patience -= 1
-            values, coordinates = space.ritz()
-            leading = values[:k], coordinates[:, :k]
-            spent = counted.products - start + len(space.next_block)
-            if space.count >= k and (space.full or cost * spent > budget):
-                break
-            if space.count >= k and patience <= 0 and _settled(space, *leading, tolerance, counted.epsilon):
-                if not _may_miss_copies(values[:k], len(space.next_block), tolerance):
-                    break
-                patience = -(-steps // 2)
-                space.widen(k)
-            if not space.room():
-                space.restart(coordinates[:, : _kept(space, k)])
-    vectors, residuals = space.residuals(*leading)
-    return values[:k], vectors, residuals
+    draw, begun = Source(counted.operator, seed).normals, counted.products
+    start = draw(min(_WIDTH, counted.size))
+    space = BlockKrylov(counted.apply, start, _capacity(counted, k), draw=draw, keeps_images=True)
+    patient_until = 0
 
-
-def _settled(
-    space: BlockKrylov, values: Tensor, coordinates: Tensor, tolerance: float, epsilon: float
-) -> bool:
-    """Whether all residuals are small, by the recurrence first and then in truth."""
-    allowed = _allowed(values, tolerance, epsilon)
-    if bool((space.residual_estimates(coordinates) > allowed).any()):
+    def settled(values: Tensor, coordinates: Tensor, estimates: Tensor) -> bool:
+        """Whether all residuals are small, by the recurrence first and then in truth, and no copy is missing."""
+        nonlocal patient_until
+        allowed = _allowed(values, tolerance, counted.epsilon)
+        if space.products < patient_until or bool((estimates > allowed).any()):
+            return False
+        if bool((space.true_residuals(values, coordinates) > allowed).any()):
+            return False
+        if not _may_miss_copies(values, len(space.block), tolerance):
+            return True
+        patient_until = space.products + -(-space.products // 2)
+        space.widen(k)
         return False
-    return bool((space.residuals(values, coordinates)[1] <= allowed).all())
+
+    def keep() -> int:
+        """Those wanted and about as many again, with room for some blocks."""
+        return max(1, min(2 * k + 4, space.capacity - 2 * len(space.block), space.count - 1))
+
+    def affordable() -> bool:
+        return cost * (counted.products - begun + len(space.block)) <= budget
+
+    values, coordinates, _, _ = lead(space, k, settled, keep, affordable, by_magnitude=True)
+    return values, space.vectors(coordinates), space.true_residuals(values, coordinates)
 
 
 def _may_miss_copies(values: Tensor, width: int, tolerance: float) -> bool:
@@ -248,15 +246,7 @@ def _capacity(counted: Counted, k: int) -> int:
     least = min(counted.size, 2 * k + 12)
     bytes_each = 2 * counted.size * torch.finfo(counted.dtype).bits / 8
     affordable = int(0.4 * available_bytes() / bytes_each)
-    capacity = max(least, min(wanted, affordable))
-    counted.require_vectors(2 * capacity + 2 * k, "a Krylov space")
-    return capacity
-
-
-def _kept(space: BlockKrylov, k: int) -> int:
-    """Ritz vectors to restart with: those wanted and about as many again, with room for some blocks."""
-    room = space.capacity - 2 * len(space.next_block)
-    return max(1, min(2 * k + 4, room, space.count - 1))
+    return max(least, min(wanted, affordable))
 
 
 def _singular(counted: Counted, squares: Tensor, vectors: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -68,9 +68,11 @@ class _Deepening:
     def extend(self, sketch: Sketch) -> None:
         """Go deeper and let the new vectors approximate."""
         if self._space is None:
-            self._counted.require_vectors(2 * _MOST_KRYLOV, "a Krylov space")
-            self._space = BlockKrylov(self._counted, self._source, _WIDTH, _MOST_KRYLOV)
+            draw = self._source.normals
+            self._space = BlockKrylov(
+                self._counted.apply, draw(_WIDTH), _MOST_KRYLOV, draw=draw, keeps_images=True
+            )
         start = self._space.count
         for _ in range(_DEPTH):
-            self._space.expand()
+            self._space.extend()
         sketch.fix(self._space.basis[start:], self._space.images[start:])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import torch
@@ -21,11 +21,14 @@ from foretrain.operators.estimators.estimate import (
 from foretrain.operators.estimators.exactness import is_affordable
 from foretrain.operators.estimators.moments import tested_moments
 from foretrain.operators.estimators.nystrom import Array
-from foretrain.operators.estimators.probes import Counted, ExactIsCheaperError, OperatorLike, Source, dots
+from foretrain.operators.estimators.probes import Counted, ExactIsCheaperError, Source, dots
 from foretrain.operators.estimators.ranges import RangeSketch, plain_or_tested
 from foretrain.support.errors import InputError
 from foretrain.support.progress import Progress
 from foretrain.support.seeds import Seed
+
+if TYPE_CHECKING:
+    from foretrain.operators.operator import Operator
 
 Statistic: TypeAlias = Callable[[Array], tuple[float, float, float]]
 
@@ -33,7 +36,7 @@ _FIRST_PROBES = 24
 
 
 def frobenius_norm(
-    op: OperatorLike, *, accuracy: float = 0.01, products: int | None = None, seed: Seed = 0
+    op: Operator, *, accuracy: float = 0.01, products: int | None = None, seed: Seed = 0
 ) -> Estimate:
     """The root of tr(A* A), to a relative standard error of ``accuracy`` or with at most ``products`` products.
 
@@ -81,7 +84,7 @@ def _root_of_second(first: Array, second: Array) -> Array:
 
 
 def inner(
-    a: OperatorLike, b: OperatorLike, *, accuracy: float = 0.01, products: int | None = None, seed: Seed = 0
+    a: Operator, b: Operator, *, accuracy: float = 0.01, products: int | None = None, seed: Seed = 0
 ) -> Estimate:
     """tr(A* B) as the mean of (A w) · (B w) over probes w on the sphere.
 
@@ -94,7 +97,7 @@ def inner(
 
 
 def cosine(
-    a: OperatorLike, b: OperatorLike, *, accuracy: float = 0.01, products: int | None = None, seed: Seed = 0
+    a: Operator, b: Operator, *, accuracy: float = 0.01, products: int | None = None, seed: Seed = 0
 ) -> Estimate:
     """tr(A* B) / (|A| |B|), with an absolute standard error of ``accuracy``.
 
@@ -144,7 +147,7 @@ def _grown(pair: _Pair, statistic: Statistic, target: Target) -> tuple[float, fl
 class _Pair:
     """Two operators between the same spaces and what probes see of them: rows |A w|², |B w|², (A w) · (B w)."""
 
-    def __init__(self, a: OperatorLike, b: OperatorLike, seed: Seed, *, up_to_exact: bool) -> None:
+    def __init__(self, a: Operator, b: Operator, seed: Seed, *, up_to_exact: bool) -> None:
         sizes = [(op.domain.size, op.codomain.size) for op in (a, b)]
         if sizes[0] != sizes[1] or a.dtype != b.dtype or a.device != b.device:
             raise InputError(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -18,78 +18,12 @@ from foretrain.support.memory import require_memory
 from foretrain.support.progress import track
 from foretrain.support.seeds import Seed, torch_generator
 
+if TYPE_CHECKING:
+    from foretrain.operators.operator import Operator
+
 # Powers of 2 of the largest product whose squares, also those of A* A, are safe in every dtype.
 _MODERATE = 16
 _CHUNK = 8192  # entries summed in the operator's own precision before the sum goes on in double precision
-
-
-class SpaceLike(Protocol):
-    """What estimators ask of a space."""
-
-    @property
-    def size(self) -> int:
-        """Its dimension."""
-        ...
-
-
-class OperatorLike(Protocol):
-    """What estimators ask of an operator; ``foretrain.operators.Operator`` is one."""
-
-    @property
-    def domain(self) -> SpaceLike:
-        """Where vectors come from."""
-        ...
-
-    @property
-    def codomain(self) -> SpaceLike:
-        """Where products live."""
-        ...
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Of vectors and products."""
-        ...
-
-    @property
-    def device(self) -> torch.device:
-        """Of vectors and products."""
-        ...
-
-    @property
-    def symmetric(self) -> bool:
-        """Whether the operator is its own adjoint."""
-        ...
-
-    @property
-    def positive(self) -> bool:
-        """Whether it is symmetric without negative eigenvalues."""
-        ...
-
-    @property
-    def best_block(self) -> int:
-        """How many vectors it takes at once."""
-        ...
-
-    @property
-    def flops(self) -> float:
-        """Roughly what one product takes."""
-        ...
-
-    def same_spectrum(self) -> OperatorLike:
-        """The operator, or a smaller one with the same eigenvalues apart from zeros."""
-        ...
-
-    def trace_by_structure(self, most_flops: float) -> tuple[float, int] | None:
-        """The exact trace and the products it took; None if there is no such way for so many operations."""
-        ...
-
-    def apply(self, flat: Tensor) -> Tensor:
-        """(k, domain size) to (k, codomain size)."""
-        ...
-
-    def apply_adjoint(self, flat: Tensor) -> Tensor:
-        """(k, codomain size) to (k, domain size)."""
-        ...
 
 
 class ExactIsCheaperError(Exception):
@@ -104,7 +38,7 @@ class Counted:
     dtype; the first product that is not zero decides on it.
     """
 
-    def __init__(self, operator: OperatorLike, *, up_to_exact: bool = False) -> None:
+    def __init__(self, operator: Operator, *, up_to_exact: bool = False) -> None:
         self.operator = operator
         self.size = operator.domain.size
         self.products = 0
@@ -183,7 +117,7 @@ class Counted:
 class Source:
     """A reproducible stream of probes for one operator: the first ones do not depend on how many follow."""
 
-    def __init__(self, operator: OperatorLike, seed: Seed) -> None:
+    def __init__(self, operator: Operator, seed: Seed) -> None:
         self._size = operator.domain.size
         self._dtype = operator.dtype
         self._device = operator.device
@@ -241,21 +175,34 @@ def combine(weights: Tensor, rows: Tensor) -> Tensor:
     return weights.to(rows) @ rows
 
 
-def orthonormal_rows(rows: Tensor, basis: Tensor) -> Tensor:
-    """Orthonormal rows that span, together with an orthonormal basis, what both span."""
-    for _ in range(2):
+def orthonormal_rows(rows: Tensor, basis: Tensor, rounds: int = 2) -> Tensor:
+    """Orthonormal rows that span, together with an orthonormal basis, what both span.
+
+    They are decomposed in double precision: in single, rows of a hundred thousand entries come out orthogonal to 1e-5
+    only. A second round rids them of what the first left along the basis.
+    """
+    for _ in range(rounds):
         rows = rows - combine(gram(rows, basis), basis)
-        rows = torch.linalg.qr(rows.T)[0].T.contiguous()
+        rows = torch.linalg.qr(rows.double().T)[0].T.to(rows.dtype).contiguous()
     return rows
 
 
-def require_square(operator: OperatorLike, what: str) -> None:
+def require_square(operator: Operator, what: str) -> None:
     """Refuse operators between different spaces where only endomorphisms make sense."""
     if operator.domain.size != operator.codomain.size:
         raise InputError(
             f"a {what} needs an operator that stays in its space, but this one goes from dimension "
             f"{operator.domain.size} to {operator.codomain.size}: use A* A or A A*."
         )
+
+
+def in_double(operator: Operator) -> Callable[[Tensor], Tensor]:
+    """Products with rows in double precision on the CPU, whatever the operator works in."""
+
+    def product(rows: Tensor) -> Tensor:
+        return operator.apply(rows.to(dtype=operator.dtype, device=operator.device)).double().cpu()
+
+    return product
 
 
 def dense(counted: Counted) -> Tensor:
@@ -269,33 +216,19 @@ def dense(counted: Counted) -> Tensor:
     return (matrix + matrix.T) / 2 if counted.operator.symmetric else matrix
 
 
-class _Squared:
-    """A* A, symmetric and positive."""
-
-    symmetric = True
-    positive = True
-
-    def __init__(self, counted: Counted) -> None:
-        self._counted = counted
-        self.domain: SpaceLike = counted.operator.domain
-        self.codomain: SpaceLike = self.domain
-        self.dtype = counted.dtype
-        self.device = counted.operator.device
-        self.best_block = counted.block
-        self.flops = 2 * counted.operator.flops
-
-    def apply(self, flat: Tensor) -> Tensor:
-        return self._counted.apply_adjoint(self._counted.apply(flat))
-
-    apply_adjoint = apply
-
-    def same_spectrum(self) -> OperatorLike:
-        return self
-
-    def trace_by_structure(self, most_flops: float) -> tuple[float, int] | None:
-        return None
-
-
 def squared(counted: Counted) -> Counted:
     """A* A, whose eigenvectors are the right singular vectors of A; its products count twice on A."""
-    return Counted(_Squared(counted))
+    from foretrain.operators.basic import from_functions
+
+    operator = counted.operator
+    found = from_functions(
+        operator.domain,
+        None,
+        lambda flat: counted.apply_adjoint(counted.apply(flat)),
+        dtype=counted.dtype,
+        device=operator.device,
+        positive=True,
+        best_block=counted.block,
+    )
+    found.flops = 2 * operator.flops
+    return Counted(found)

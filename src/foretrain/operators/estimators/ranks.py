@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from foretrain.operators.estimators.estimate import Estimate, Target, exact
 from foretrain.operators.estimators.exactness import exact_moments, is_affordable
 from foretrain.operators.estimators.moments import tested_moments
 from foretrain.operators.estimators.nystrom import Array
-from foretrain.operators.estimators.probes import Counted, ExactIsCheaperError, OperatorLike, dense
+from foretrain.operators.estimators.probes import Counted, ExactIsCheaperError, dense
 from foretrain.operators.estimators.rank_functions import (
     Entropy,
     Measure,
@@ -23,13 +23,16 @@ from foretrain.operators.estimators.spectra import measured
 from foretrain.support.errors import InputError, unknown_name
 from foretrain.support.seeds import Seed
 
+if TYPE_CHECKING:
+    from foretrain.operators.operator import Operator
+
 Kind: TypeAlias = Literal["participation", "entropy"]
 
 _KINDS: dict[str, RankFunction] = {"participation": Participation(), "entropy": Entropy()}
 
 
 def effective_rank(
-    op: OperatorLike,
+    op: Operator,
     *,
     kind: Kind | str = "participation",
     share: float | None = None,
@@ -83,7 +86,7 @@ def _exact(counted: Counted, function: RankFunction, seed: Seed) -> Estimate:
     return exact(value, counted.products, seed)
 
 
-def _needs_moments_alone(op: OperatorLike, function: RankFunction) -> bool:
+def _needs_moments_alone(op: Operator, function: RankFunction) -> bool:
     """tr(A)² / tr(A²) of a positive operator takes no eigenvalues."""
     return op.positive and isinstance(function, Participation)
 

@@ -24,10 +24,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from foretrain.operators.estimators.estimate import Target, jackknife, whole_blocks
-from foretrain.operators.estimators.krylov import BlockKrylov
+from foretrain.operators.estimators.krylov import BlockKrylov, Tridiagonal, lanczos
 from foretrain.operators.estimators.moments import tested_moments
 from foretrain.operators.estimators.probes import Counted, ExactIsCheaperError, Source, combine, gram, squared
-from foretrain.operators.estimators.quadrature import Tridiagonal, lanczos
 from foretrain.operators.estimators.rank_functions import Measure, RankFunction
 from foretrain.support.progress import Progress
 from foretrain.support.seeds import Seed, spawn
@@ -208,12 +207,12 @@ class _Seen:
 
     def _find_modes(self, source: Source, most: int) -> None:
         capacity = max(_WIDTH, min(_KRYLOV, most, self.base.size // 2))
-        self.base.require_vectors(2 * capacity + 4 * self.base.block, "a Krylov space")
-        space = BlockKrylov(self.base, source, _WIDTH, capacity)
-        while space.room():
-            space.expand()
-        values, coordinates = space.ritz()
-        vectors, residuals = space.residuals(values, coordinates)
+        start = source.normals(min(_WIDTH, self.base.size))
+        space = BlockKrylov(self.base.apply, start, capacity, draw=source.normals, keeps_images=True)
+        while space.has_room:
+            space.extend()
+        values, coordinates, _ = space.ritz(by_magnitude=True)
+        vectors, residuals = space.vectors(coordinates), space.true_residuals(values, coordinates)
         resolved = (residuals <= _RESOLVED * values.abs()).int().cumprod(0).bool()
         self._modes = vectors[resolved.to(vectors.device)]
         self._mode_values, self._mode_residuals = values[resolved].numpy(), residuals[resolved].numpy()

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import torch
 from torch import Tensor
@@ -30,7 +30,6 @@ from foretrain.operators.estimators.nystrom import Sketch
 from foretrain.operators.estimators.probes import (
     Counted,
     ExactIsCheaperError,
-    OperatorLike,
     Source,
     dots,
     gram,
@@ -42,6 +41,9 @@ from foretrain.support.errors import InputError, unknown_name
 from foretrain.support.progress import Progress
 from foretrain.support.seeds import Seed
 
+if TYPE_CHECKING:
+    from foretrain.operators.operator import Operator
+
 Method: TypeAlias = Literal["auto", "hutchinson", "hutch++", "xtrace", "xnystrace", "exact"]
 Algorithm: TypeAlias = Callable[[Counted, Target, Seed], Estimate]
 
@@ -51,7 +53,7 @@ _FIRST_TESTED = 16  # the error of tests against an approximation is steadier
 
 
 def trace(
-    op: OperatorLike,
+    op: Operator,
     *,
     method: Method | str = "auto",
     accuracy: float = 0.01,
@@ -83,7 +85,7 @@ def trace(
     return target.warn_unless_reached(found.times(counted.unit), "trace")
 
 
-def _automatic(op: OperatorLike, products: int | None, target: Target, seed: Seed) -> Estimate:
+def _automatic(op: Operator, products: int | None, target: Target, seed: Seed) -> Estimate:
     known = op.trace_by_structure(AFFORDABLE) if products is None else None
     if known is not None:
         return exact(*known, seed)
