@@ -22,10 +22,9 @@ from foretrain.operators.checks import OperatorCheck, check
 from foretrain.operators.comparison import OperatorComparison, compare
 from foretrain.operators.kronecker import kron, lift
 from foretrain.operators.operator import Operator
-from foretrain.operators.rearrangement import rearrange
 from foretrain.operators.reductions import pair_sum, partial_trace
 from foretrain.operators.spaces import Space, SumSpace, Vector, VectorSpace
-from foretrain.operators.subspaces import select, select_member, select_where
+from foretrain.operators.subspaces import rearrange, select, select_member, select_where
 from foretrain.operators.vectors import tensor_like
 
 __all__ = [

@@ -7,7 +7,7 @@ an operator that reads the same from both ends is symmetric, and positive if its
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from math import isfinite
 from numbers import Real
@@ -20,18 +20,39 @@ from torch import Tensor
 from foretrain.operators.basic import Identity, Zero
 from foretrain.operators.linear_map import kind_of
 from foretrain.operators.operator import Operator
+from foretrain.operators.spaces import VectorSpace
 from foretrain.support.errors import InputError, NotSupportedError
 
 Term = tuple[float, Operator]
 
 
-class Adjoint(Operator):
+class Derived(Operator):
+    """An operator made of others, its ``parts``: of their kind and as dear as all of them together."""
+
+    def __init__(
+        self,
+        parts: Sequence[Operator],
+        domain: VectorSpace,
+        codomain: VectorSpace,
+        *,
+        symmetric: bool = False,
+        positive: bool = False,
+    ) -> None:
+        super().__init__(domain, codomain, symmetric=symmetric, positive=positive, **kind_of(*parts))
+        self.parts = tuple(parts)
+        self.flops = sum(part.flops for part in parts)
+
+    @property
+    def has_adjoint(self) -> bool:
+        """Whether every part has one."""
+        return self.symmetric or all(part.has_adjoint for part in self.parts)
+
+
+class Adjoint(Derived):
     """The adjoint of an operator."""
 
     def __init__(self, parent: Operator) -> None:
-        super().__init__(parent.codomain, parent.domain, **kind_of(parent))
-        self.parent = parent
-        self.flops = parent.flops
+        super().__init__([parent], parent.codomain, parent.domain)
 
     @property
     def has_adjoint(self) -> bool:
@@ -39,108 +60,88 @@ class Adjoint(Operator):
         return True
 
     def _apply(self, flat: Tensor) -> Tensor:
-        return self.parent.apply_adjoint(flat)
+        return self.parts[0].apply_adjoint(flat)
 
     def _apply_adjoint(self, flat: Tensor) -> Tensor:
-        return self.parent.apply(flat)
+        return self.parts[0].apply(flat)
 
 
-class Composition(Operator):
+class Composition(Derived):
     """The product of factors, the last one applied first."""
 
     def __init__(self, factors: Sequence[Operator]) -> None:
         middle = _middle_of_palindrome(factors)
         super().__init__(
+            factors,
             factors[-1].domain,
             factors[0].codomain,
             symmetric=middle is not None and middle.symmetric,
             positive=middle is not None and middle.positive,
-            **kind_of(*factors),
         )
-        self.factors = tuple(factors)
-        self.flops = sum(factor.flops for factor in factors)
-
-    @property
-    def has_adjoint(self) -> bool:
-        """Whether every factor has one."""
-        return self.symmetric or all(factor.has_adjoint for factor in self.factors)
 
     def _apply(self, flat: Tensor) -> Tensor:
-        for factor in reversed(self.factors):
+        for factor in reversed(self.parts):
             flat = factor.apply(flat)
         return flat
 
     def _apply_adjoint(self, flat: Tensor) -> Tensor:
-        for factor in self.factors:
+        for factor in self.parts:
             flat = factor.apply_adjoint(flat)
         return flat
 
     def _make_adjoint(self) -> Operator:
-        return Composition([factor.adjoint() for factor in reversed(self.factors)])
+        return Composition([factor.adjoint() for factor in reversed(self.parts)])
 
 
-class LinearCombination(Operator):
+class LinearCombination(Derived):
     """A sum of multiples of operators between the same spaces."""
 
     def __init__(self, terms: Sequence[Term]) -> None:
         first = terms[0][1]
         super().__init__(
+            [term for _, term in terms],
             first.domain,
             first.codomain,
             symmetric=_adjoint_closed(terms),
             positive=all(factor >= 0 and term.positive for factor, term in terms),
-            **kind_of(*(term for _, term in terms)),
         )
         self.terms = tuple(terms)
-        self.flops = sum(term.flops for _, term in terms)
-
-    @property
-    def has_adjoint(self) -> bool:
-        """Whether every term has one."""
-        return self.symmetric or all(term.has_adjoint for _, term in self.terms)
 
     def _apply(self, flat: Tensor) -> Tensor:
-        (factor, first), *others = self.terms
-        total = factor * first.apply(flat)
-        for factor, term in others:
-            total += factor * term.apply(flat)
-        return total
+        return self._summed([(factor, term.apply) for factor, term in self.terms], flat)
 
     def _apply_adjoint(self, flat: Tensor) -> Tensor:
-        (factor, first), *others = self.terms
-        total = factor * first.apply_adjoint(flat)
-        for factor, term in others:
-            total += factor * term.apply_adjoint(flat)
+        return self._summed([(factor, term.apply_adjoint) for factor, term in self.terms], flat)
+
+    @staticmethod
+    def _summed(products: Sequence[tuple[float, Callable[[Tensor], Tensor]]], flat: Tensor) -> Tensor:
+        (factor, first), *others = products
+        total = factor * first(flat)
+        for factor, product in others:
+            total += factor * product(flat)
         return total
 
     def _make_adjoint(self) -> Operator:
         return LinearCombination([(factor, term.adjoint()) for factor, term in self.terms])
 
 
-class Declared(Operator):
+class Declared(Derived):
     """An operator whose user knows more of its structure than its parts show."""
 
     def __init__(self, parent: Operator, *, symmetric: bool, positive: bool) -> None:
         super().__init__(
+            [parent],
             parent.domain,
             parent.codomain,
             symmetric=symmetric or parent.symmetric,
             positive=positive or parent.positive,
-            **kind_of(parent),
         )
-        self.parent = parent
-        self.flops = parent.flops
-
-    @property
-    def has_adjoint(self) -> bool:
-        """As the operator declared."""
-        return self.symmetric or self.parent.has_adjoint
 
     def _apply(self, flat: Tensor) -> Tensor:
-        return self.parent.apply(flat)
+        return self.parts[0].apply(flat)
 
     def _apply_adjoint(self, flat: Tensor) -> Tensor:
-        return self.parent.apply_adjoint(flat)
+        return self.parts[0].apply_adjoint(flat)
 
 
 def compose(*operators: Operator) -> Operator:
@@ -158,7 +159,7 @@ def compose(*operators: Operator) -> Operator:
         terms = _terms(operator)
         outer, inner = terms[0] if len(terms) == 1 else (1.0, operator)
         factor *= outer
-        parts += inner.factors if isinstance(inner, Composition) else [inner]
+        parts += inner.parts if isinstance(inner, Composition) else [inner]
     if any(isinstance(part, Zero) for part in parts):
         return Zero(last.domain, first.codomain, dtype=first.dtype, device=first.device)
     proper = [part for part in parts if not isinstance(part, Identity)] or parts[:1]

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
-from foretrain.operators.algebra import check_same_kind
-from foretrain.operators.linear_map import kind_of
+from foretrain.operators.algebra import Derived, check_same_kind
 from foretrain.operators.operator import Operator
 from foretrain.operators.spaces import SumSpace, VectorSpace
 from foretrain.support.errors import InputError
@@ -15,7 +14,7 @@ from foretrain.support.errors import InputError
 Entry = tuple[slice, slice, Operator]  # where its results go, where its vectors come from
 
 
-class BlockOperator(Operator):
+class BlockOperator(Derived):
     """A grid of operators, each between a part of the domain and a part of the codomain; the rest is zero."""
 
     def __init__(self, domain: VectorSpace, codomain: VectorSpace, entries: Sequence[Entry]) -> None:
@@ -23,19 +22,13 @@ class BlockOperator(Operator):
         check_same_kind(operators)
         diagonal = domain == codomain and all(rows == columns for rows, columns, _ in entries)
         super().__init__(
+            operators,
             domain,
             codomain,
             symmetric=domain == codomain and _mirrored(entries),
             positive=diagonal and all(operator.positive for operator in operators),
-            **kind_of(*operators),
         )
         self.entries = tuple(entries)
-        self.flops = sum(operator.flops for operator in operators)
-
-    @property
-    def has_adjoint(self) -> bool:
-        """Whether every block has one."""
-        return self.symmetric or all(operator.has_adjoint for _, _, operator in self.entries)
 
     def _apply(self, flat: Tensor) -> Tensor:
         total = flat.new_zeros(flat.shape[0], self.codomain.size)

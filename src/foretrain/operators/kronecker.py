@@ -6,38 +6,32 @@ from math import prod
 
 from torch import Tensor
 
-from foretrain.operators.algebra import check_same_kind
+from foretrain.operators.algebra import Derived, check_same_kind
 from foretrain.operators.basic import Identity
-from foretrain.operators.linear_map import kind_of
 from foretrain.operators.operator import Operator
-from foretrain.operators.rearrangement import between
 from foretrain.operators.spaces import Space, VectorSpace
+from foretrain.operators.subspaces import between
 from foretrain.support.errors import InputError
 
 
-class Kronecker(Operator):
+class Kronecker(Derived):
     """A ⊗ B ⊗ ..., each factor acting on its own axes."""
 
     def __init__(self, factors: tuple[Operator, ...]) -> None:
         super().__init__(
+            factors,
             _product_space([factor.domain for factor in factors]),
             _product_space([factor.codomain for factor in factors]),
             symmetric=all(factor.symmetric for factor in factors),
             positive=all(factor.positive for factor in factors),
-            **kind_of(*factors),
         )
-        self.factors = factors
-
-    @property
-    def has_adjoint(self) -> bool:
-        """Whether every factor has one."""
-        return all(factor.has_adjoint for factor in self.factors)
+        self.flops = 2.0 * self.domain.size * self.codomain.size
 
     def _apply(self, flat: Tensor) -> Tensor:
-        return _along_each_axis(self.factors, flat)
+        return _along_each_axis(self.parts, flat)
 
     def _apply_adjoint(self, flat: Tensor) -> Tensor:
-        return _along_each_axis(tuple(factor.adjoint() for factor in self.factors), flat)
+        return _along_each_axis(tuple(factor.adjoint() for factor in self.parts), flat)
 
 
 def kron(*operators: Operator) -> Operator:
@@ -57,7 +51,7 @@ def kron(*operators: Operator) -> Operator:
     factors = tuple(
         part
         for operator in operators
-        for part in (operator.factors if isinstance(operator, Kronecker) else (operator,))
+        for part in (operator.parts if isinstance(operator, Kronecker) else (operator,))
     )
     return factors[0] if len(factors) == 1 else Kronecker(factors)
 

@@ -160,7 +160,7 @@ class Operator(LinearMap):
 
     def tensor_like(self, reference: Operator | VectorSpace) -> Operator:
         """This operator between the reference's spaces: axes matched by name, or flat forms where sizes agree."""
-        from foretrain.operators.rearrangement import operator_like
+        from foretrain.operators.subspaces import operator_like
 
         return operator_like(self, reference)
 

@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor
 
+from foretrain.operators.algebra import Derived
 from foretrain.operators.flat_blocks import basis_rows, random_normals, random_signs
-from foretrain.operators.linear_map import kind_of
 from foretrain.operators.operator import Operator
-from foretrain.operators.rearrangement import between
 from foretrain.operators.spaces import Space, Vector, axis_indices, axis_names
+from foretrain.operators.subspaces import between
 from foretrain.support.answers import Answer
 from foretrain.support.errors import InputError, unknown_name
 from foretrain.support.memory import require_memory
@@ -62,29 +62,24 @@ class _Side:
         return torch.einsum("kbyx,by->kbx", grid, probes)
 
 
-class AxisContraction(Operator):
+class AxisContraction(Derived):
     """weight × the sum over probes of (I ⊗ l_i)* A (I ⊗ r_i); kinds differ in their probes."""
 
     def __init__(self, parent: Operator, over: tuple[str, ...], count: int, weight: float) -> None:
         self._entry = _side(parent.domain.plain("a reduction over axes"), over, parent.device)
         self._exit = _side(parent.codomain.plain("a reduction over axes"), over, parent.device)
         super().__init__(
+            [parent],
             self._entry.kept,
             self._exit.kept,
             symmetric=parent.symmetric,
             positive=parent.positive,
-            **kind_of(parent),
         )
         self.parent = parent
         self.over = over
         self.weight = weight
         self.probe_count = count
         self.flops = count * parent.flops
-
-    @property
-    def has_adjoint(self) -> bool:
-        """As the operator reduced."""
-        return self.parent.has_adjoint
 
     def _probes(self, side: _Side, start: int, stop: int) -> Tensor:
         """Some of the probes (count, y) on one side."""

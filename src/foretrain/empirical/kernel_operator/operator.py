@@ -1,18 +1,22 @@
-"""The tangent kernel as an operator: products, gradients and pushes forward, in chunks that fit the memory."""
+"""``ntk_operator``: the tangent kernel as an operator, by passes through the model in chunks that fit the memory."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from foretrain.empirical.any_kernel import AnyKernel, as_tensor
-from foretrain.empirical.kernel_operator.passes import Linearised, Values, Ways
+from foretrain.empirical.kernel_operator.passes import Linearised, Values, Ways, find_ways
 from foretrain.empirical.models.batches import Batch
+from foretrain.empirical.models.model import Output
+from foretrain.empirical.models.parameters import Rates
+from foretrain.empirical.tangent_kernel.engine import probe
+from foretrain.empirical.tangent_kernel.kernel import KernelOptions, chunk_size, prepare
 from foretrain.operators.estimators.estimate import KernelEstimate, stated_seed
 from foretrain.support.answers import Answer, labelled
 from foretrain.support.errors import InputError
@@ -210,3 +214,55 @@ class NTKOperator(AnyKernel):
         shape = (int(count), self.first.count, len(self.outputs))
         signs = torch.randint(0, 2, shape, generator=torch_generator(number)) * 2 - 1
         return signs.to(dtype=self.dtype, device=self.device), number
+
+
+def ntk_operator(
+    model: Any,
+    x: Any,
+    x2: Any = None,
+    outputs: Sequence[int] | None = None,
+    *,
+    output: Output = None,
+    parameters: Any = None,
+    rates: Rates = None,
+    batch_size: int | Literal["auto"] = "auto",
+    batch_axis: int = 0,
+    shared: Collection[str | int] = (),
+) -> NTKOperator:
+    """The tangent kernel J(x) diag(rates) J(x2)^T as an operator; one product costs about three passes of the model.
+
+    Arguments are those of ``ntk``; ``outputs`` is a list of output numbers, None for all. Nothing of size N x N2 is
+    ever formed: samples go through the model in chunks that fit the memory. Products are those at the parameters
+    that the model has when they are asked for.
+
+    Examples
+    --------
+    >>> import torch
+    >>> net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2))
+    >>> kernel = ntk_operator(net, torch.randn(5, 3))
+    >>> kernel.shape, kernel.matvec(torch.ones(5, 2)).shape
+    ((10, 10), torch.Size([5, 2]))
+    """
+    if isinstance(outputs, str):
+        raise InputError(
+            f"`outputs=`{outputs!r} has no operator: pass a list of output numbers or None, or use ntk(...)."
+        )
+    size = chunk_size(batch_size)
+    engine, first, second = prepare(
+        model,
+        x,
+        x2,
+        KernelOptions(
+            "full" if outputs is None else outputs, output, parameters, rates, None, batch_axis, shared
+        ),
+    )
+    linear = Linearised(engine.model, engine.parameters, engine.outputs)
+    return NTKOperator(
+        linear=linear,
+        ways=find_ways(linear, probe(first)),
+        rates=engine.rates,
+        first=first,
+        second=second,
+        batch_size=size,
+        bytes_per_sample=engine.memory.passes,
+    )

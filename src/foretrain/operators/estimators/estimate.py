@@ -13,6 +13,7 @@ from torch import Tensor
 
 from foretrain.support.answers import Answer, Result, labelled
 from foretrain.support.errors import InputError
+from foretrain.support.progress import Progress
 from foretrain.support.seeds import Seed, integer
 from foretrain.support.user_warnings import warn_user
 
@@ -132,6 +133,27 @@ class Target:
         missing = (relative(standard_error, value) / self.accuracy) ** 2
         factor = min(max(missing, _SLOWEST_GROWTH), fastest)
         return whole_blocks(math.ceil(count * factor), block)
+
+    def pursue(
+        self,
+        look: Callable[[int], tuple[float, float]],
+        first: int,
+        most: int,
+        block: int,
+        what: str = "probes",
+        fastest: float = _FASTEST_GROWTH,
+    ) -> tuple[float, float]:
+        """Value and standard error of ``look(count)`` at the first count of probes that is enough, or at the most."""
+        wanted, seen = whole_blocks(first, block), 0
+        with Progress(what) as bar:
+            while True:
+                wanted = min(wanted, most)
+                bar.advance(wanted - seen)
+                seen = wanted
+                value, error = look(wanted)
+                if self.reached(value, error) or wanted >= most:
+                    return value, error
+                wanted = self.next_count(wanted, value, error, block, fastest)
 
     def warn_unless_reached(self, estimate: Estimate, what: str, scale: float | None = None) -> Estimate:
         """The estimate, with an AccuracyWarning that says what was reached if it is less than asked for.

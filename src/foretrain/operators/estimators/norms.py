@@ -16,15 +16,12 @@ from foretrain.operators.estimators.estimate import (
     exact,
     jackknife,
     mean_and_error,
-    whole_blocks,
 )
 from foretrain.operators.estimators.exactness import is_affordable
-from foretrain.operators.estimators.moments import tested_moments
-from foretrain.operators.estimators.nystrom import Array
+from foretrain.operators.estimators.moments import Array, tested_moments
 from foretrain.operators.estimators.probes import Counted, ExactIsCheaperError, Source, dots
 from foretrain.operators.estimators.ranges import RangeSketch, plain_or_tested
 from foretrain.support.errors import InputError
-from foretrain.support.progress import Progress
 from foretrain.support.seeds import Seed
 
 if TYPE_CHECKING:
@@ -42,7 +39,7 @@ def frobenius_norm(
 
     It is exact where that is affordable (see ``exactness``), or where an estimate would take as many products.
     Positive operators take tr A² from tests against a Nyström approximation (Epperly, Tropp & Webber 2024, see
-    ``nystrom``); others take the mean of |A w|² if the first probes show that it will do, else tests outside the
+    ``moments``); others take the mean of |A w|² if the first probes show that it will do, else tests outside the
     range of the products, with A* (see ``ranges``).
     """
     target, counted = Target.of(accuracy, products), Counted(op, up_to_exact=products is None)
@@ -131,17 +128,14 @@ def _paired(
 
 def _grown(pair: _Pair, statistic: Statistic, target: Target) -> tuple[float, float, float]:
     """The statistic of as many probes as the accuracy takes."""
-    most = target.products // 2
-    wanted = whole_blocks(_FIRST_PROBES, pair.block)
-    with Progress("probes") as bar:
-        while True:
-            wanted = min(wanted, most)
-            bar.advance(wanted - pair.samples.shape[1])
-            pair.grow_to(wanted)
-            value, error, scale = statistic(pair.samples)
-            if target.reached(scale, error) or wanted >= most:
-                return value, error, scale
-            wanted = target.next_count(wanted, scale, error, pair.block)
+
+    def look(count: int) -> tuple[float, float]:
+        pair.grow_to(count)
+        _, error, scale = statistic(pair.samples)
+        return scale, error
+
+    target.pursue(look, _FIRST_PROBES, target.products // 2, pair.block)
+    return statistic(pair.samples)
 
 
 class _Pair:

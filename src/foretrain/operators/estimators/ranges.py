@@ -158,20 +158,17 @@ def grow_tested(
 ) -> tuple[float, float]:
     """Value and standard error of tests, with as many probes as the accuracy takes."""
     counted = sketch.counted
-    wanted = max(whole_blocks(_FIRST_TESTED, counted.block), sketch.probes)
-    most = max(1, min(target.products // 2, counted.size))
-    with Progress("probes") as bar:
-        while True:
-            wanted = max(min(wanted, most), sketch.probes)
-            bar.advance(wanted - sketch.probes)
-            sketch.grow_to(wanted, source)
-            value, error = tested(sketch)
-            if target.reached(value, error) or wanted >= most:
-                return value, error
-            needed = wanted * (relative(error, value) / target.accuracy) ** 2
-            if counted.up_to_exact and needed > _HOPELESS * counted.size:
-                raise ExactIsCheaperError
-            wanted = target.next_count(wanted, value, error, counted.block)
+
+    def look(count: int) -> tuple[float, float]:
+        sketch.grow_to(count, source)
+        value, error = tested(sketch)
+        needed = sketch.probes * (relative(error, value) / target.accuracy) ** 2
+        if counted.up_to_exact and count < most and needed > _HOPELESS * counted.size:
+            raise ExactIsCheaperError
+        return value, error
+
+    most = max(1, min(target.products // 2, counted.size), sketch.probes)
+    return target.pursue(look, max(_FIRST_TESTED, sketch.probes), most, counted.block)
 
 
 def _own_basis(images: Array) -> tuple[Array, Array, Array]:

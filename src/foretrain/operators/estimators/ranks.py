@@ -9,17 +9,16 @@ import numpy as np
 
 from foretrain.operators.estimators.estimate import Estimate, Target, exact
 from foretrain.operators.estimators.exactness import exact_moments, is_affordable
-from foretrain.operators.estimators.moments import tested_moments
-from foretrain.operators.estimators.nystrom import Array
+from foretrain.operators.estimators.moments import Array, tested_moments
 from foretrain.operators.estimators.probes import Counted, ExactIsCheaperError, dense
-from foretrain.operators.estimators.rank_functions import (
+from foretrain.operators.estimators.spectra import (
     Entropy,
     Measure,
     Participation,
     RankFunction,
     Share,
+    measured,
 )
-from foretrain.operators.estimators.spectra import measured
 from foretrain.support.errors import InputError, unknown_name
 from foretrain.support.seeds import Seed
 

@@ -23,10 +23,9 @@ from foretrain.operators.estimators.estimate import (
     Target,
     exact,
     mean_and_error,
-    whole_blocks,
 )
 from foretrain.operators.estimators.exactness import AFFORDABLE, is_affordable
-from foretrain.operators.estimators.nystrom import Sketch
+from foretrain.operators.estimators.moments import Sketch
 from foretrain.operators.estimators.probes import (
     Counted,
     ExactIsCheaperError,
@@ -38,7 +37,6 @@ from foretrain.operators.estimators.probes import (
 )
 from foretrain.operators.estimators.ranges import RangeSketch, grow_tested, plain_or_tested
 from foretrain.support.errors import InputError, unknown_name
-from foretrain.support.progress import Progress
 from foretrain.support.seeds import Seed
 
 if TYPE_CHECKING:
@@ -108,41 +106,37 @@ def _hutchinson(counted: Counted, target: Target, seed: Seed) -> Estimate:
     """Mean of z A z over random signs z (Hutchinson 1989)."""
     source = Source(counted.operator, seed)
     values = torch.zeros(0, dtype=torch.float64)
-    wanted = min(whole_blocks(_FIRST_PROBES, counted.block), target.products)
-    with Progress("trace probes") as bar:
-        while True:
-            while len(values) < wanted:
-                probes = source.signs(min(counted.block, wanted - len(values)))
-                values = torch.cat([values, dots(probes, counted.apply(probes)).cpu()])
-                bar.advance(len(probes))
-            value, error = mean_and_error(values)
-            if target.reached(value, error) or len(values) >= target.products:
-                return Estimate(value, error, counted.products, seed, "hutchinson")
-            wanted = min(target.next_count(len(values), value, error, counted.block), target.products)
+
+    def look(count: int) -> tuple[float, float]:
+        nonlocal values
+        while len(values) < count:
+            probes = source.signs(min(counted.block, count - len(values)))
+            values = torch.cat([values, dots(probes, counted.apply(probes)).cpu()])
+        return mean_and_error(values)
+
+    found = target.pursue(look, _FIRST_PROBES, target.products, counted.block, "trace probes")
+    return Estimate(*found, counted.products, seed, "hutchinson")
 
 
 def _hutch_plus_plus(counted: Counted, target: Target, seed: Seed) -> Estimate:
     """tr(Q A Q) + mean of g (1 - QQ) A (1 - QQ) g, Q from products with other probes (Meyer et al. 2021)."""
     source = Source(counted.operator, seed)
     tests = test_images = basis = images = source.signs(0)
-    wanted = whole_blocks(_FIRST_SKETCHED, counted.block)
+
+    def look(count: int) -> tuple[float, float]:
+        nonlocal tests, test_images, basis, images
+        more = count - len(tests)
+        counted.require_vectors(5 * count, "a sketch")
+        fresh = orthonormal_rows(counted.apply(source.signs(more)), basis)
+        basis, images = torch.cat([basis, fresh]), torch.cat([images, counted.apply(fresh)])
+        drawn = source.signs(more)
+        tests, test_images = torch.cat([tests, drawn]), torch.cat([test_images, counted.apply(drawn)])
+        outside, error = mean_and_error(_forms_outside(basis, images, tests, test_images))
+        return float(dots(basis, images).sum()) + outside, error
+
     most = min(max(1, target.products // 3), counted.size)
-    with Progress("trace probes") as bar:
-        while True:
-            wanted = min(wanted, most)
-            more = wanted - len(tests)
-            counted.require_vectors(5 * wanted, "a sketch")
-            fresh = orthonormal_rows(counted.apply(source.signs(more)), basis)
-            basis, images = torch.cat([basis, fresh]), torch.cat([images, counted.apply(fresh)])
-            drawn = source.signs(more)
-            tests, test_images = torch.cat([tests, drawn]), torch.cat([test_images, counted.apply(drawn)])
-            bar.advance(3 * more)
-            values = _forms_outside(basis, images, tests, test_images)
-            outside, error = mean_and_error(values)
-            value = float(dots(basis, images).sum()) + outside
-            if target.reached(value, error) or wanted >= most:
-                return Estimate(value, error, counted.products, seed, "hutch++")
-            wanted = target.next_count(wanted, value, error, counted.block)
+    found = target.pursue(look, _FIRST_SKETCHED, most, counted.block, "trace probes")
+    return Estimate(*found, counted.products, seed, "hutch++")
 
 
 def _forms_outside(basis: Tensor, images: Tensor, tests: Tensor, test_images: Tensor) -> Tensor:
@@ -169,17 +163,14 @@ def _unstructured(counted: Counted, target: Target, seed: Seed) -> Estimate:
 def _xnystrace(counted: Counted, target: Target, seed: Seed) -> Estimate:
     """Every probe tests the Nyström approximation by all others (Epperly, Tropp & Webber 2024)."""
     sketch, source = Sketch(counted), Source(counted.operator, seed)
+
+    def look(count: int) -> tuple[float, float]:
+        sketch.grow_to(count, source)
+        return sketch.grams().estimate(lambda first, second: first)
+
     most = min(target.products, counted.size)
-    wanted = whole_blocks(_FIRST_TESTED, counted.block)
-    with Progress("trace probes") as bar:
-        while True:
-            wanted = min(wanted, most)
-            bar.advance(wanted - sketch.probes)
-            sketch.grow_to(wanted, source)
-            value, error = sketch.grams().estimate(lambda first, second: first)
-            if target.reached(value, error) or wanted >= most:
-                return Estimate(value, error, counted.products, seed, "xnystrace")
-            wanted = target.next_count(wanted, value, error, counted.block)
+    found = target.pursue(look, _FIRST_TESTED, most, counted.block, "trace probes")
+    return Estimate(*found, counted.products, seed, "xnystrace")
 
 
 _METHODS: dict[str, Algorithm] = {
