@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     )
     from foretrain.activations import Activation, activation
     from foretrain.compare import CompareRoom as _CompareRoom
-    from foretrain.compare.entry import compare as _compare
+    from foretrain.compare import compare as _compare
     from foretrain.compare.plateau import plateau
     from foretrain.doctor import DoctorRoom as _DoctorRoom
     from foretrain.doctor.examine import doctor as _doctor

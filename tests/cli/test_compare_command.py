@@ -10,7 +10,7 @@ import pytest
 import foretrain as ft
 from foretrain.cli.compare import COMMAND
 from foretrain.cli.frame import run
-from foretrain.compare.initial import entry
+from foretrain.compare.initial import comparison
 
 QUICK = ("--depth", "3", "--width", "24", "--draws", "1000", "--method", "conditional")
 
@@ -66,13 +66,13 @@ def test_same_seed_same_numbers_other_seed_others(capsys: pytest.CaptureFixture[
 def test_a_disagreement_ends_with_one(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    right = entry.theory
+    right = comparison.theory
 
     def wrong(*arguments: Any) -> dict[str, Any]:
         found = right(*arguments)
         return {**found, "V": 1.5 * found["V"]} if "V" in found else found
 
-    monkeypatch.setattr(entry, "theory", wrong)
+    monkeypatch.setattr(comparison, "theory", wrong)
     assert call("tanh", *QUICK, "--draws", "4000") == 1
     assert "does NOT agree" in capsys.readouterr().out
 

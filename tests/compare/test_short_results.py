@@ -7,16 +7,15 @@ import torch
 from torch import nn
 
 import foretrain as ft
-from foretrain.compare.ensembles import Ensemble, sample_parameters
+from foretrain.compare.ensembles import Ensemble
 from foretrain.compare.trained import Training
-from foretrain.compare.trained.goal import goal_of
+from foretrain.compare.trained.goal import Lesson, goal_of
 
 X = np.random.default_rng(0).standard_normal((40, 3))
 
 
-def test_ensembles_and_their_parameters() -> None:
+def test_ensembles() -> None:
     mlp = ft.MLP("tanh", depth=3, width=20, n_in=3)
-    assert "tensor" not in repr(sample_parameters(mlp, 5))
     assert "draws_per_batch=4, batches=3, method='weights'" in repr(Ensemble(mlp, X, 4, 3, "weights", 0))
 
 
@@ -27,7 +26,7 @@ def test_comparisons() -> None:
 
 
 def test_goals_and_trainings() -> None:
-    goal = goal_of(ft.MLP("tanh", depth=2, width=16), X[:30], X[:30, 0], X[30:], time=3)
+    goal = goal_of(ft.MLP("tanh", depth=2, width=16), X[:30], X[:30, 0], X[30:], Lesson(time=3))
     assert len(repr(goal.training)) < 250
     assert len(repr(goal)) < 900
     assert "eta=0.5" in repr(Training(X, eta=0.5))

@@ -7,7 +7,7 @@ from torch import nn
 
 import foretrain as ft
 from foretrain.activations import catalogue
-from foretrain.compare.torch_activation import torch_activation
+from foretrain.compare.build import torch_activation
 from foretrain.support.errors import NotSupportedError
 
 PARAMETERS = {"monomial": {"power": 3}, "scale_invariant": {"minus": -0.3, "plus": 1.2}}

@@ -13,10 +13,9 @@ from typing import Any, get_overloads
 import pytest
 
 import foretrain as ft
-from foretrain.compare.entry import compare
-from foretrain.compare.initial.entry import compare_initial
-from foretrain.compare.trained.comparison import compare_trained
-from foretrain.compare.trained.finite.entry import compare_trained_finite
+from foretrain.compare import compare
+from foretrain.compare.initial import compare_initial
+from foretrain.compare.trained import compare_trained, compare_trained_finite
 from foretrain.doctor.examine import doctor
 
 # What lies outside is of no concern here, and reading it would take minutes.
@@ -88,6 +87,9 @@ def test_signature_and_help_are_those_of_the_function(room: Any, function: Any) 
 
 def test_every_form_of_a_comparison_has_the_options_of_its_function() -> None:
     own = {"trained", "regime", "keeper"}
+    assert set(inspect.signature(ft.compare).parameters) == {"data"}.union(
+        *(inspect.signature(form).parameters for form in get_overloads(compare))
+    )
     forms = [set(inspect.signature(form).parameters) - own for form in get_overloads(compare)]
     functions = (compare_initial, compare_trained, compare_trained_finite)
     assert forms == [set(inspect.signature(each).parameters) - own for each in functions]

@@ -172,8 +172,8 @@ def compare(
 
 def _compared(networks: Sequence[MLP], data: Sequence[Any], options: Mapping[str, Any], seed: int) -> Result:
     """Networks of every activation, one after the other, judged together; options are those of ``ft.compare``."""
+    from foretrain.compare import compare as run
     from foretrain.compare.comparison import Comparisons
-    from foretrain.compare.entry import compare as run
     from foretrain.support.progress import track
     from foretrain.support.seeds import spawn
 

@@ -1,8 +1,7 @@
 """Theory beside measurement: real torch networks against predictions, entry by entry, with standard errors.
 
 ``foretrain.compare(mlp, X)`` compares networks at initialisation, ``foretrain.compare(mlp, X_train, Y_train, X_test,
-trained=True)`` trained ones, because this package can be called like the function
-:func:`foretrain.compare.entry.compare`. Its rooms are
+trained=True)`` trained ones, because this package can be called like its function :func:`compare`. Its rooms are
 
 ``build``       the torch network and the optimizer groups that the theory speaks of
 ``ensembles``   many random networks at once
@@ -19,10 +18,14 @@ Importing this package does not import torch.
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+from numpy.typing import ArrayLike
 
 from foretrain.support.callable_room import CallableRoom, Function
+from foretrain.support.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
     from foretrain.compare import (
@@ -37,9 +40,12 @@ if TYPE_CHECKING:
         trained,
     )
     from foretrain.compare.comparison import Comparison
-    from foretrain.compare.entry import compare
-
-_NAMES = {"Comparison": "comparison", "compare": "entry"}
+    from foretrain.compare.trained import FiniteComparison, TrainedComparison
+    from foretrain.compare.trained.finite_goals import FiniteAlgorithm
+    from foretrain.compare.trained.training import Algorithm
+    from foretrain.support.seeds import Seed
+    from foretrain.theory.architecture import MLP
+    from foretrain.theory.prediction.predict import Learner, LossName
 
 __all__ = [
     "Comparison",
@@ -56,16 +62,142 @@ __all__ = [
 ]
 
 
+@overload
+def compare(
+    mlp: MLP,
+    X: ArrayLike,
+    observables: Sequence[str] | None = None,
+    draws: int = 20_000,
+    *,
+    trained: Literal[False] = False,
+    widths: Sequence[int] | None = None,
+    scales: Sequence[float] | None = None,
+    method: str = "auto",
+    estimator: str = "metric",
+    seed: Seed = 0,
+) -> Comparison: ...
+
+
+@overload
+def compare(
+    mlp: MLP,
+    X_train: ArrayLike,
+    Y_train: ArrayLike,
+    X_test: ArrayLike,
+    *,
+    trained: Literal[True],
+    regime: Literal["infinite"] = "infinite",
+    learner: Learner = "gradient_descent",
+    algorithm: Algorithm = "gradient_descent",
+    eta: float | None = None,
+    time: float | None = None,
+    loss: LossName = "squared_error",
+    label_smoothing: float | None = None,
+    noise: float = 0.0,
+    widths: Sequence[int] | None = None,
+    scales: Sequence[float] | None = None,
+    draws: int | Sequence[int] = 400,
+    seed: Seed = 0,
+) -> TrainedComparison: ...
+
+
+@overload
+def compare(
+    mlp: MLP,
+    X_train: ArrayLike,
+    Y_train: ArrayLike,
+    X_test: ArrayLike,
+    *,
+    trained: Literal[True],
+    regime: Literal["finite"],
+    learner: Learner = "gradient_descent",
+    algorithm: FiniteAlgorithm = "gradient_descent",
+    eta: float | None = None,
+    noise: float = 0.0,
+    widths: Sequence[int] | None = None,
+    scales: Sequence[float] | None = None,
+    draws: int | Sequence[int] | None = None,
+    seed: Seed = 0,
+) -> FiniteComparison: ...
+
+
+def compare(
+    mlp: MLP,
+    *data: Any,
+    trained: bool = False,
+    X: ArrayLike | None = None,
+    observables: Sequence[str] | None = None,
+    method: str | None = None,
+    estimator: str | None = None,
+    X_train: ArrayLike | None = None,
+    Y_train: ArrayLike | None = None,
+    X_test: ArrayLike | None = None,
+    regime: str | None = None,
+    learner: Learner | None = None,
+    algorithm: FiniteAlgorithm | None = None,
+    eta: float | None = None,
+    time: float | None = None,
+    loss: LossName | None = None,
+    label_smoothing: float | None = None,
+    noise: float | None = None,
+    widths: Sequence[int] | None = None,
+    scales: Sequence[float] | None = None,
+    draws: int | Sequence[int] | None = None,
+    seed: Seed = 0,
+) -> Comparison:
+    """Networks beside theory: at initialisation, or with ``trained=True`` after training on data.
+
+    ``compare(mlp, X, observables, draws)``
+        Random networks: :func:`foretrain.compare.initial.comparison.compare_initial`.
+        Options: widths, scales, method, estimator, seed.
+    ``compare(mlp, X_train, Y_train, X_test, trained=True)``
+        Trained ones beside infinite width: :func:`foretrain.compare.trained.comparison.compare_trained`.
+        Options: learner, algorithm, eta, time, loss, label_smoothing, noise, widths, scales, draws, seed.
+    ``compare(mlp, X_train, Y_train, X_test, trained=True, regime="finite")``
+        Trained ones beside order 1/n: :func:`foretrain.compare.trained.finite.compare_trained_finite`.
+        Options: learner, algorithm, eta, noise, widths, scales, draws, seed.
+
+    What they mean, and their defaults, are told there; ``widths`` are those of the networks, ``scales`` multipliers
+    of the own ones. ``data`` are what the forms name first, which may be given by name too.
+
+    Examples
+    --------
+    >>> import foretrain as ft
+    >>> ft.compare(ft.MLP("relu", depth=3, width=32, C_W=2.0), [[1.0, 0.5], [0.2, -1.0]], draws=1000).agrees
+    True
+    """
+    given = {name: value for name, value in locals().items() if value is not None}
+    # What is not given is left to the function of each form, which refuses options that are not its own.
+    options = {name: given[name] for name in given if name not in ("mlp", "data", "trained")} | {"seed": seed}
+    if trained is False:
+        from foretrain.compare.initial import compare_initial
+
+        return compare_initial(mlp, *data, **options)
+    if trained is not True:
+        raise InputError(f"`trained` is {trained!r}: give True or False.")
+    if len(data) + sum(name in options for name in ("X_train", "Y_train", "X_test")) < 3:
+        raise InputError(
+            "trained networks need training inputs, targets and test inputs: call compare(mlp, X_train, Y_train, "
+            "X_test, `trained=True`)."
+        )
+    regime = options.pop("regime", "infinite")
+    if regime not in ("infinite", "finite"):
+        raise unknown_name("`regime`", str(regime), ("infinite", "finite"))
+    from foretrain.compare.trained import compare_trained, compare_trained_finite
+
+    return (compare_trained_finite if regime == "finite" else compare_trained)(mlp, *data, **options)
+
+
 class CompareRoom(CallableRoom[Function]):
-    """This package: called, it is :func:`foretrain.compare.entry.compare`."""
+    """This package: called, it is :func:`compare`."""
 
     if TYPE_CHECKING:
         from foretrain.compare.comparison import Comparison
 
 
 def __getattr__(name: str) -> Any:
-    if name in _NAMES:
-        return getattr(import_module(f"{__name__}.{_NAMES[name]}"), name)
+    if name == "Comparison":
+        return import_module(f"{__name__}.comparison").Comparison
     if name in __all__:
         return import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -13,21 +13,42 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from foretrain.compare.judging.agreement import Judgement, decorrelated, judge
-from foretrain.compare.judging.entries import BatchValues, Entry
-from foretrain.compare.judging.ladder import Ladder, extrapolation_weights
+from foretrain.compare.judging.ladder import Asked, BatchValues, Entry, Ladder, extrapolation_weights
 from foretrain.compare.judging.powers import Sizes, sizes_of
 from foretrain.compare.pictures import comparison_figure
 from foretrain.support.answers import Answer, Column, Figure, Part, Result, Table, labelled, picked
+from foretrain.support.seeds import Seed, seed_text
 from foretrain.theory.architecture import MLP, FloatArray
 
 if TYPE_CHECKING:
     import xarray
+
+
+class Case(Protocol):
+    """What a kind of comparison supplies to the course that all have in common, :meth:`Comparison.run`."""
+
+    @property
+    def entries(self) -> Sequence[Entry]:
+        """What is compared."""
+
+    @property
+    def estimator(self) -> str:
+        """How it is measured, in a word."""
+
+    def values(self) -> FloatArray:
+        """What the theory says, by entry."""
+
+    def units(self) -> FloatArray:
+        """Natural sizes, by entry."""
+
+    def measure(self, mlp: MLP, draws: int, batches: int, seed: Seed, /) -> tuple[BatchValues, float]:
+        """Batch values of networks of one width, and their mean number of steps of training (nan without)."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -47,6 +68,16 @@ class Comparison(Result):
     theory: FloatArray  # (entries,)
     unit: FloatArray  # (entries,): natural size, from the kernel
     batches: tuple[BatchValues, ...]  # by width
+    steps: FloatArray  # (widths,), mean number of steps of training; nan where nothing is trained
+
+    @classmethod
+    def run(cls, mlp: MLP, case: Case, ladder: Ladder, asked: Asked, seed: Seed, **own: Any) -> Self:
+        """Measure every width of a ladder and put the theory beside it; ``own`` are fields of the subclass."""
+        ladder.warn_if_too_deep()
+        theory, unit = case.values(), case.units()
+        batches, steps = ladder.measure(case.measure, seed, asked.keeper)
+        said = case.estimator, seed_text(asked.seed)
+        return cls(mlp, tuple(case.entries), ladder, *said, theory, unit, batches, steps, **own)
 
     @cached_property
     def measured(self) -> FloatArray:

@@ -29,7 +29,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from foretrain.compare.plateau.rates import Descent
+from foretrain.compare.plateau.descent import Descent
 from foretrain.compare.task import Task
 from foretrain.doctor.setup import STEP_PASSES, Case, Recipe, Setup, affordable_samples, suited_threads
 from foretrain.doctor.trials import Trial, best_of, descend, trial

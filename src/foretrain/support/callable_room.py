@@ -13,8 +13,9 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 class CallableRoom(ModuleType, Generic[Function]):
     """A package that is also the function of its name, which the package imports when it is asked for.
 
-    A package becomes one by ``sys.modules[__name__].__class__ = ...``; type checkers are told by an instance made
-    from the function, so that the function is the only place where its signature stands.
+    It has to be the package itself: importing one of its modules sets ``foretrain.<package>`` to the package,
+    whatever function stood there before. A package becomes one by ``sys.modules[__name__].__class__ = ...``; type
+    checkers are told by an instance made from the function, so that its signature stands in one place only.
     """
 
     if TYPE_CHECKING:

@@ -10,15 +10,15 @@ from torch import Tensor, nn
 
 import foretrain as ft
 from foretrain.compare.comparison import Comparison
-from foretrain.compare.ensembles import Ensemble, LayerState
+from foretrain.compare.ensembles import Ensemble, TorchLayer
 from foretrain.compare.initial import compare_initial
+from foretrain.compare.initial.comparison import entries_of
 from foretrain.compare.initial.differentials import (
     PROBES,
     bytes_per_network,
     differential_batch_values,
     tensors_of_networks,
 )
-from foretrain.compare.initial.observables import entries_of
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.theory.tensors import DIFFERENTIALS
 
@@ -36,12 +36,12 @@ def network(name: str, depth: int, width: list[int], **others: object) -> ft.MLP
     return ft.MLP(name, depth=depth, width=width[: depth - 1], **given)
 
 
-def module_of(mlp: ft.MLP, states: list[LayerState], rows: Tensor) -> nn.Sequential:
+def module_of(mlp: ft.MLP, states: list[TorchLayer], rows: Tensor) -> nn.Sequential:
     """The hidden layers of the first network of a walk, with these rows for outputs."""
     parts: list[nn.Module] = []
     for state, fan_in in zip(states[: len(states) - 1], mlp.widths, strict=False):
-        assert state.normals is not None
-        weight = state.normals[0] * (state.layer.C_W / fan_in) ** 0.5
+        assert state.parameters is not None
+        weight = state.parameters[0][0] * (state.layer.C_W / fan_in) ** 0.5
         layer = nn.Linear(*weight.T.shape).double()
         layer.load_state_dict({"weight": weight, "bias": torch.zeros(len(weight))})
         parts += [layer, nn.Tanh()]

@@ -8,10 +8,9 @@ import torch
 
 import foretrain as ft
 from foretrain.compare.ensembles import Ensemble
-from foretrain.compare.initial.measurement import batch_values
-from foretrain.compare.initial.observables import entries_of
-from foretrain.compare.initial.preactivation_statistics import collect
-from foretrain.compare.judging.entries import Entry
+from foretrain.compare.initial.comparison import entries_of
+from foretrain.compare.initial.preactivations import batch_values, collect
+from foretrain.compare.judging.ladder import Entry
 
 X = np.array([[1.0, -0.5, 0.8], [0.3, 1.1, -0.4]])
 PLAIN = ft.MLP("tanh", depth=4, width=[12, 24, 16], n_in=3, C_b=0.15, C_W=1.6)
@@ -24,7 +23,7 @@ def kernel(mlp: ft.MLP) -> np.ndarray:
 
 def draws_of(ensemble: Ensemble) -> list[list[torch.Tensor]]:
     """For every network the list of its layers' states, batch after batch."""
-    return [states for number in range(ensemble.batches) for states in ensemble.batch(number)]
+    return [states for number in range(ensemble.batches) for states in map(list, ensemble.walks(number))]
 
 
 def test_entries_name_each_component_once() -> None:
@@ -116,7 +115,7 @@ def test_layer_two_is_exact_at_any_width(method: str) -> None:
     V = [0.264687434, -0.043236367, 0.003757794, 0.406472637, -0.042963645, 0.241550982]
     entries = [entry for entry in entries_of("V", mlp, 2) if entry.layer == 2]
     for estimator, batches in (("metric", 200), ("neurons", 400)):
-        ensemble = Ensemble(mlp, X, 200, batches, method, 5, output=True)
+        ensemble = Ensemble(mlp, X, 200, batches, method, 5)
         statistics = collect(ensemble, K, estimator, with_remainder=False)
         found = batch_values(mlp, K, statistics, entries)
         z = (found.estimate - V) / found.standard_error

@@ -12,16 +12,19 @@ import torch
 import foretrain as ft
 from foretrain.compare.build import build, parameter_groups
 from foretrain.compare.comparison import Comparison
-from foretrain.compare.ensembles import Ensemble, LayerState, sample_parameters
+from foretrain.compare.ensembles import Ensemble, TorchLayer
 from foretrain.compare.initial import compare_initial
-from foretrain.compare.initial.measurement import tangent_batch_values
-from foretrain.compare.initial.observables import entries_of
-from foretrain.compare.initial.tangent_kernels import TangentState, bytes_per_network, tangent_states
-from foretrain.compare.initial.tangent_statistics import collect_tangents, tangent_readers
-from foretrain.compare.judging.entries import Entry
-from foretrain.compare.judging.ladder import default_scales
+from foretrain.compare.initial.comparison import entries_of
+from foretrain.compare.initial.tangents import (
+    TangentState,
+    bytes_per_network,
+    collect_tangents,
+    tangent_batch_values,
+    tangent_readers,
+    tangent_states,
+)
+from foretrain.compare.judging.ladder import Entry, default_scales
 from foretrain.support.errors import InputError, NotSupportedError
-from foretrain.support.seeds import spawn
 from foretrain.theory.recursions.pairs import Pairs
 from foretrain.theory.tensors import TANGENT
 
@@ -43,17 +46,19 @@ def theory(mlp: ft.MLP, inputs: np.ndarray = X) -> tuple[np.ndarray, np.ndarray]
     return found["K"].values, found["Theta"].values
 
 
-def layers_of(mlp: ft.MLP, draws: int, seed: int = 0) -> tuple[list[LayerState], list[TangentState]]:
+def layers_of(mlp: ft.MLP, draws: int, seed: int = 0) -> tuple[list[TorchLayer], list[TangentState]]:
     """The layers of the same networks, with and without their NTK."""
-    ensemble = Ensemble(mlp, X, draws, 2, "weights", seed, output=True)
+    ensemble = Ensemble(mlp, X, draws, 2, "weights", seed)
     (states,) = (list(walk) for walk in ensemble.walks(0))
     return states, list(tangent_states(mlp, X, iter(states)))
 
 
-def jacobian_ntk(mlp: ft.MLP, state: dict[str, torch.Tensor]) -> np.ndarray:
+def jacobian_ntk(mlp: ft.MLP, states: list[TorchLayer], draw: int) -> np.ndarray:
     """Σ λ dz_i;a/dθ dz_k;b/dθ (7.17), by automatic differentiation: (n_L, inputs, n_L, inputs)."""
     module = build(mlp)
-    module.load_state_dict(state)
+    for linear, state in zip(module.layers, states):
+        weights, biases, scale = state.parameters
+        linear.load_state_dict({"weight": scale * weights[draw], "bias": biases[draw]})
     outputs = module(torch.from_numpy(X)).T.flatten()
     kernel = torch.zeros(len(outputs), len(outputs), dtype=torch.float64)
     for group in parameter_groups(module, mlp, eta=1.0):
@@ -66,20 +71,20 @@ def jacobian_ntk(mlp: ft.MLP, state: dict[str, torch.Tensor]) -> np.ndarray:
 
 @pytest.mark.parametrize("name", ["tanh", "relu", "gelu"])
 def test_the_forward_equation_is_the_ntk_of_the_module(name: str) -> None:
+    """The NTK of the last hidden layer is that of the networks that end there."""
     mlp = network(name, 4, [6, 4, 8], n_in=3, n_out=3)
-    _, tangents = layers_of(mlp, 5, seed=3)
-    parameters = sample_parameters(mlp, 5, spawn(3, 2)[0])
-    kernel = tangents[-1].kernel
+    states, tangents = layers_of(mlp, 5, seed=3)
+    kernel = tangents[-2].kernel
     assert kernel is not None
     for draw in range(5):
-        expected = jacobian_ntk(mlp, parameters.state_dict(draw))
+        expected = jacobian_ntk(network(name, 3, [6, 4], n_in=3, n_out=8), states, draw)
         for number, (a, b) in enumerate([(0, 0), (0, 1), (1, 1)]):
             np.testing.assert_allclose(
                 kernel[draw, :, number].numpy(), expected[:, a, :, b], rtol=1e-10, atol=1e-10
             )
 
 
-def full_legs(state: LayerState, before: TangentState) -> tuple[np.ndarray, np.ndarray]:
+def full_legs(state: TorchLayer, before: TangentState) -> tuple[np.ndarray, np.ndarray]:
     """σ_ja (draws, n, inputs) and R_jk;ab (draws, n, n, inputs, inputs), written out for ordered pairs."""
     assert state.previous is not None
     assert before.kernel is not None

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import foretrain as ft
-from foretrain.compare.initial.pair_means import pair_means, single_means
+from foretrain.compare.initial.preactivations import pair_means, single_means
 from foretrain.gaussian import expectation, factor
 
 CASES = [

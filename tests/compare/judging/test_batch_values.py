@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from foretrain.compare.judging.entries import BatchValues
+from foretrain.compare.judging.ladder import BatchValues
 
 
 def test_the_jackknife_of_a_mean_is_the_batches_and_of_a_variance_unbiased() -> None:

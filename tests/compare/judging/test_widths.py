@@ -5,11 +5,10 @@ import pytest
 
 import foretrain as ft
 from foretrain.compare.judging.ladder import (
+    Asked,
     check_scales,
     default_scales,
     extrapolation_weights,
-    inverse_widths,
-    scaled,
     share_draws,
 )
 from foretrain.support.errors import InputError
@@ -32,10 +31,10 @@ def test_default_ladder(depth: int, width: int | list[int], scales: tuple[float,
 
 def test_scaled_networks_keep_everything_but_the_widths() -> None:
     mlp = ft.MLP("tanh", depth=3, width=[24, 12], n_in=3, C_b=[0.1, 0.2, 0.3])
-    twice = scaled(mlp, 2.0)
-    assert twice.hidden_widths == (48, 24)
-    assert twice.C_b == mlp.C_b
-    np.testing.assert_allclose(inverse_widths(mlp, (0.5, 1.0, 2.0)), [2, 1, 0.5])
+    rungs = Asked(100, scales=(0.5, 1.0, 2.0)).rungs(mlp)
+    assert rungs.networks[2].hidden_widths == (48, 24)
+    assert rungs.networks[2].C_b == mlp.C_b
+    np.testing.assert_allclose(rungs.inverse, [2, 1, 0.5])
 
 
 @pytest.mark.parametrize("widths", [3, 5])

@@ -10,10 +10,9 @@ import torch
 from plateau_networks import chain, product_of_scalars, task_of
 from torch import nn
 
-from foretrain.compare.plateau import plateau
-from foretrain.compare.plateau.prediction import first_below, stability, step_text
-from foretrain.compare.plateau.rates import descent_of
-from foretrain.compare.plateau.rescaling import ScalingLaw
+from foretrain.compare.plateau import ScalingLaw, plateau
+from foretrain.compare.plateau.descent import descent_of, first_below, step_text
+from foretrain.compare.plateau.forecast import stability
 from foretrain.compare.task import prepare
 
 

@@ -8,7 +8,7 @@ import torch
 from plateau_networks import chain, task_of
 from torch import nn
 
-from foretrain.compare.plateau.levels import escape_level, plateau_level
+from foretrain.compare.plateau.forecast import escape_level, plateau_level
 from foretrain.compare.task import prepare
 
 

@@ -15,5 +15,6 @@ def loaded(mlp: ft.MLP, draws: int, seed: int, *, mirrored: bool = False) -> lis
     found = []
     for place in range(draws):
         found.append(build(mlp))
-        found[-1].load_state_dict(stack.parameters.state_dict(place))
+        for linear, weights, biases in zip(found[-1].layers, stack.weights, stack.biases, strict=True):
+            linear.load_state_dict({"weight": weights[place], "bias": biases[place, :, 0]})
     return found

@@ -11,11 +11,9 @@ import pytest
 
 import foretrain as ft
 from foretrain.compare.trained import Training, draw_ensemble, train_ensemble
+from foretrain.compare.trained.ensemble import two_step_ensemble
 from foretrain.compare.trained.finite import FiniteComparison, compare_trained_finite
-from foretrain.compare.trained.finite.goal import FiniteGoal, finite_goal
-from foretrain.compare.trained.finite.posterior import posterior_goal
-from foretrain.compare.trained.finite.statistics import measure_trained
-from foretrain.compare.trained.finite.two_step import two_step_ensemble
+from foretrain.compare.trained.finite_goals import FiniteGoal, finite_goal, posterior_goal
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.seeds import spawn
 from foretrain.theory.prediction.bayes import importance_posterior
@@ -298,7 +296,7 @@ def test_networks_that_run_away_are_refused() -> None:
 
     object.__setattr__(goal, "train", run_away)
     with pytest.raises(InputError, match="2 of 4 networks of width 64"):
-        measure_trained(goal, network("sin", 2), 4, 2, 0)
+        goal.measure(network("sin", 2), 4, 2, 0)
 
 
 @pytest.mark.statistical

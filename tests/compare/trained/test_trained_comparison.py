@@ -9,9 +9,14 @@ import pytest
 import foretrain as ft
 from foretrain.compare.comparison import Comparison
 from foretrain.compare.trained import TrainedComparison, compare_trained, train_ensemble
-from foretrain.compare.trained.columns import Columns, entries_of, pseudo_values
-from foretrain.compare.trained.goal import goal_of
-from foretrain.compare.trained.statistics import measure
+from foretrain.compare.trained.goal import Lesson, goal_of
+from foretrain.compare.trained.statistics import (
+    columns_of,
+    entries_of,
+    measure,
+    over_batches,
+    pseudo_values,
+)
 from foretrain.support.errors import InputError
 from foretrain.theory.prediction.bayes import bayes_prediction
 from foretrain.theory.prediction.infinite_width import GradientDescent, gradient_descent_prediction
@@ -32,6 +37,7 @@ MLP = ft.MLP(
 DATA: tuple[Any, ...] = (X[:3], Y, X[3:])
 SMALL: dict[str, Any] = {"widths": (16, 32, 64), "draws": 60}
 LARGE: dict[str, Any] = {"widths": (32, 64, 128), "draws": 400}
+SOFT = Lesson(loss="cross_entropy")
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +114,7 @@ def test_control_variates_change_the_noise_and_not_the_value() -> None:
     network = goal.mlp.replace(width=48)
     careful, _ = measure(goal, entries, network, 400, 100, 3)
     plain = train_ensemble(network, X[:3], X[3:], goal.training, 2000, seed=9, mirrored=True)
-    columns = Columns.of(plain.end[:, 3:] - goal.law.mean, entries).by_batch(100)
+    columns = over_batches([columns_of(plain.end[:, 3:] - goal.law.mean, entries)], 100)
     raw = pseudo_values(goal.law, columns, entries)
     errors = np.hypot(careful.standard_error, raw.standard_error)
     assert np.abs((careful.estimate - raw.estimate) / errors).max() < 3.7
@@ -149,7 +155,7 @@ def test_networks_agree_on_the_cross_entropy(time: int | None) -> None:
 
 
 def test_soft_labels_end_with_the_covariance_of_squared_errors_between_outputs() -> None:
-    soft = goal_of(MLP, X[:3], P, X[3:], loss="cross_entropy").law
+    soft = goal_of(MLP, X[:3], P, X[3:], SOFT).law
     end = goal_of(MLP, X[:3], np.log(P) - np.log(P).mean(axis=1, keepdims=True), X[3:]).law
     np.testing.assert_allclose(soft.mean, end.mean)
     np.testing.assert_allclose(soft.covariance - soft.between, end.covariance)
@@ -157,21 +163,21 @@ def test_soft_labels_end_with_the_covariance_of_squared_errors_between_outputs()
 
 def test_classes_may_be_named_by_numbers() -> None:
     labels = np.array([0, 1, 0])
-    options: Any = {"loss": "cross_entropy", "time": 3}
-    named, given = (goal_of(MLP, X[:3], Y, X[3:], **options) for Y in (labels, np.eye(2)[labels]))
+    lesson = Lesson(loss="cross_entropy", time=3)
+    named, given = (goal_of(MLP, X[:3], Y, X[3:], lesson) for Y in (labels, np.eye(2)[labels]))
     np.testing.assert_array_equal(named.training.targets, given.training.targets)
     np.testing.assert_array_equal(named.law.mean, given.law.mean)
     with pytest.raises(InputError, match="give a time"):
-        goal_of(MLP, X[:3], labels, X[3:], loss="cross_entropy")
+        goal_of(MLP, X[:3], labels, X[3:], SOFT)
     with pytest.raises(InputError, match="Y_train has shape"):
-        goal_of(MLP, X[:3], labels[:2], X[3:], **options)
+        goal_of(MLP, X[:3], labels[:2], X[3:], lesson)
 
 
 @pytest.mark.slow
 def test_labels_are_smoothed_as_they_are_in_predictions() -> None:
     labels, options = np.array([0, 1, 0]), {"loss": "cross_entropy", "label_smoothing": 0.1}
-    smoothed = goal_of(MLP, X[:3], labels, X[3:], **options)  # type: ignore[arg-type]
-    given = goal_of(MLP, X[:3], 0.8 * np.eye(2)[labels] + 0.1, X[3:], loss="cross_entropy")
+    smoothed = goal_of(MLP, X[:3], labels, X[3:], Lesson(**options))  # type: ignore[arg-type]
+    given = goal_of(MLP, X[:3], 0.8 * np.eye(2)[labels] + 0.1, X[3:], SOFT)
     np.testing.assert_allclose(smoothed.training.targets, given.training.targets, rtol=1e-14)
     np.testing.assert_allclose(smoothed.law.mean, given.law.mean, rtol=1e-12)
     predicted = ft.predict(MLP, X[:3], labels, X[3:], draws=50, **options)  # type: ignore[arg-type]
@@ -179,7 +185,7 @@ def test_labels_are_smoothed_as_they_are_in_predictions() -> None:
     found = ft.compare(MLP, X[:3], labels, X[3:], trained=True, **options, **SMALL)
     np.testing.assert_allclose(found.theory[:4], smoothed.law.mean.ravel(), rtol=1e-12)
     with pytest.raises(InputError, match="loss='cross_entropy'"):
-        goal_of(MLP, *DATA, label_smoothing=0.1)
+        goal_of(MLP, *DATA, Lesson(label_smoothing=0.1))
 
 
 def test_a_law_that_is_sampled_counts_with_its_own_error() -> None:
@@ -233,7 +239,7 @@ def test_repeated_inputs_have_no_end_but_every_step_before_it() -> None:
     repeated = X[[0, 0, 1]]
     with pytest.raises(InputError, match="leave out repeated inputs"):
         compare_trained(MLP, repeated, Y, X[3:])
-    assert np.isfinite(goal_of(MLP, repeated, Y, X[3:], time=10).law.mean).all()
+    assert np.isfinite(goal_of(MLP, repeated, Y, X[3:], Lesson(time=10)).law.mean).all()
 
 
 def test_one_output_has_no_cross_entropy() -> None:

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import foretrain as ft
+from foretrain.compare.pictures import trained_figure
 from foretrain.compare.trained import compare_trained, compare_trained_finite
-from foretrain.compare.trained.pictures import trained_figure
 from foretrain.support.answers.figure import Curve, Panel
 
 MLP = ft.MLP("tanh", depth=2, width=16, C_b=0.2, C_W=1.5)

@@ -10,7 +10,7 @@ from torch.func import functional_call
 import foretrain as ft
 from foretrain.compare.build import Network, parameter_groups
 from foretrain.compare.trained import Training, train_ensemble
-from foretrain.compare.trained.finite.two_step import two_step_ensemble
+from foretrain.compare.trained.ensemble import two_step_ensemble
 from foretrain.training.two_step import two_step
 
 TRAIN, TEST = np.array([(-0.1, -0.7), (2.1, 0.25)]), np.array([(-1.2, -0.95)])

@@ -85,12 +85,12 @@ def test_a_wrong_theory_is_noticed(result: Result) -> None:
 
 @pytest.mark.slow
 def test_finished_parts_are_read_back(result: Result, kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from foretrain.compare.trained.finite import entry as finite
+    from foretrain.compare.trained.finite_goals import FiniteGoal
 
     def never(*_: object) -> None:
         raise AssertionError
 
-    monkeypatch.setattr(finite, "_measure", never)
+    monkeypatch.setattr(FiniteGoal, "measure", never)
     again = experiment.compared(experiment.SIN, DRAWS, 0, Parts(kept))
     own = case_of(result.data, experiment.SIN.label)["measured"]
     for entry, values in zip(again.entries, again.measured.T, strict=True):

@@ -1,11 +1,10 @@
 """Random torch networks at initialisation beside the flow.
 
-``entry``          ``compare_initial``: several widths, their limit, z-scores and a verdict
-``observables``    what can be compared, component by component, and what is refused
-``measurement``    both sides: the numbers of the theory, and the same from means over networks
-``*_statistics``   what is averaged over networks, batch by batch; ``tangent_kernels``, ``differentials`` of many
+``comparison``      ``compare_initial``: what can be compared, the theory, several widths, their limit and a verdict
+``preactivations``  K, V, G1, three-point function and kurtosis from means over networks; ``tangents`` the NTK's
+                    statistics, ``differentials`` those of dNTK and ddNTKs
 """
 
-from foretrain.compare.initial.entry import compare_initial
+from foretrain.compare.initial.comparison import compare_initial
 
 __all__ = ["compare_initial"]

@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from foretrain.compare.ensembles import Ensemble, LayerState
-from foretrain.compare.judging.entries import BatchValues, Entry
-from foretrain.compare.torch_activation import torch_activation
+from foretrain.compare.build import torch_activation
+from foretrain.compare.ensembles import Ensemble, TorchLayer
+from foretrain.compare.judging.ladder import BatchValues, Entry
 from foretrain.empirical.differentials.layered import LayeredDifferentials, Rates, Stack, with_derivatives
 from foretrain.support.errors import NotSupportedError
 from foretrain.support.memory import require_memory
@@ -61,11 +61,11 @@ def bytes_per_network(mlp: MLP, inputs: int) -> int:
 
 
 def tensors_of_networks(
-    mlp: MLP, X: FloatArray, walk: Iterator[LayerState], source: torch.Generator, wanted: frozenset[str]
+    mlp: MLP, X: FloatArray, walk: Iterator[TorchLayer], source: torch.Generator, wanted: frozenset[str]
 ) -> Iterator[dict[str, Tensor]]:
     """For layers 2..L the sums over the networks of what P, Q, R, S, T, U are means of, by name: (inputs,) * 4."""
     function = torch_activation(mlp.activation)
-    signals = [torch.from_numpy(X).expand(len(next(walk).metric), -1, -1)]
+    signals = [torch.from_numpy(X).expand(next(walk).count, -1, -1)]
     derivatives: list[tuple[Tensor, Tensor, Tensor]] = []
     weights: list[Tensor] = []
     for state in walk:
@@ -82,12 +82,13 @@ def tensors_of_networks(
         stack = Stack(tuple(signals), tuple(derivatives), (*weights, rows), rates, directions=PROBES)
         yield _sums(LayeredDifferentials(stack), signal.shape[-1], wanted)
         if state.layer.number < mlp.depth:
-            if state.normals is None:
+            if state.parameters is None:
                 raise NotSupportedError("differentials of the NTK are carried by weights: draw them.")
-            weights.append(state.normals * (state.layer.C_W / signal.shape[-1]) ** 0.5)
+            drawn, _, scale = state.parameters
+            weights.append(drawn * scale)
 
 
-def _rows(state: LayerState, signal: Tensor, source: torch.Generator) -> Tensor:
+def _rows(state: TorchLayer, signal: Tensor, source: torch.Generator) -> Tensor:
     """Rows of W^(l) for the probes, and C_W s_3 for every input 3: (networks, PROBES + inputs, n)."""
     networks, _, width = signal.shape
     normals = torch.randn((networks, PROBES, width), dtype=torch.float64, generator=source)

@@ -1,7 +1,6 @@
 """What every comparison rests on: entries with batch values, several widths and their limit, scores and a verdict.
 
-``entries``     one number that theory and measurement share, and its values in batches of networks
-``ladder``      which networks are measured: several widths, how many of each, and the limit of infinite width
+``ladder``      what is measured, in batches, on which networks: several widths, how many of each, and their limit
 ``agreement``   when many measured numbers agree with theory
 ``powers``      with which power of the width a size falls
 """

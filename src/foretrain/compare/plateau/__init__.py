@@ -3,14 +3,12 @@
 ``plateau``        reads the layers, integrates the network's own gradient flow on its own data, and advises
 ``Plateau``        what it returns; ``verify()`` trains the given and the rescaled network
 
-Rooms: ``layers`` (scales and the bottleneck), ``levels`` (loss at the saddle, threshold), ``rates`` (learning rates
-by parameter), ``prediction`` (the flow in steps), ``rescaling`` (factors, scaling law), ``verification`` (descent).
+Rooms: ``layers`` (scales, the bottleneck, its rescaling, the scaling law), ``forecast`` (the loss at the saddle and
+the flow in steps), ``descent`` (learning rates by parameter, real runs).
 """
 
-from foretrain.compare.plateau.entry import plateau
-from foretrain.compare.plateau.layers import Bottleneck, LayerScale
-from foretrain.compare.plateau.prediction import Forecast
-from foretrain.compare.plateau.rescaling import ScalingLaw
-from foretrain.compare.plateau.result import Plateau, PlateauVerification
+from foretrain.compare.plateau.forecast import Forecast
+from foretrain.compare.plateau.layers import Bottleneck, LayerScale, ScalingLaw
+from foretrain.compare.plateau.network_plateau import Plateau, PlateauVerification, plateau
 
 __all__ = ["Bottleneck", "Forecast", "LayerScale", "Plateau", "PlateauVerification", "ScalingLaw", "plateau"]

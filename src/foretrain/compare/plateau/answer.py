@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from foretrain.compare.plateau.prediction import step_text
+from foretrain.compare.plateau.descent import step_text
 from foretrain.support.answers import Answer, Code, Column, Figure, Panel, Part, Table, picked
 from foretrain.support.answers.figure import BLUE, FAINT, INK, ORANGE, log, names_axis
 
 if TYPE_CHECKING:
     import xarray
 
-    from foretrain.compare.plateau.result import Plateau, PlateauVerification
+    from foretrain.compare.plateau.network_plateau import Plateau, PlateauVerification
 
 _MEMORIES = 50  # of momentum, in which it follows its own average well
 _COARSE = 0.25  # of the largest stable rate: above, descent and flow differ by tens of percent

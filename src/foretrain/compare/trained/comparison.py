@@ -8,32 +8,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from foretrain.compare.comparison import Comparison
-from foretrain.compare.judging.entries import BatchValues
-from foretrain.compare.judging.ladder import (
-    Keeper,
-    Ladder,
-    draws_by_width,
-    measured_widths,
-    rounded_up,
-    rungs_of,
-    scales_of_widths,
-)
+from foretrain.compare.judging.ladder import Asked, BatchValues, Keeper, Ladder
 from foretrain.compare.judging.powers import Slope, power_of
-from foretrain.compare.trained.columns import Entries, TrainedEntry, entries_of, values_of
-from foretrain.compare.trained.goal import Goal, goal_of
-from foretrain.compare.trained.pictures import trained_figure
-from foretrain.compare.trained.statistics import measure, sampled_law
+from foretrain.compare.pictures import trained_figure
+from foretrain.compare.trained.goal import Goal, Lesson, goal_of
+from foretrain.compare.trained.statistics import (
+    Entries,
+    TrainedEntry,
+    entries_of,
+    measure,
+    sampled_law,
+    values_of,
+)
 from foretrain.compare.trained.training import Algorithm
 from foretrain.support.answers import Column, Part, Table
 from foretrain.support.errors import InputError
-from foretrain.support.seeds import Seed, seed_text, spawn
+from foretrain.support.seeds import Seed, spawn
 from foretrain.theory.architecture import MLP, FloatArray
 from foretrain.theory.prediction.predict import Learner, LossName
 
@@ -60,7 +57,6 @@ class TrainedComparison(Comparison):
 
     goal: Goal
     learner: str
-    steps: FloatArray  # (widths,), mean number until the end
     sampled_theory: BatchValues | None = None  # where the law has no closed form
 
     @property
@@ -238,73 +234,63 @@ def compare_trained(
     >>> found.agrees
     True
     """
-    theory_seed, *seeds = spawn(seed, 2)
-    goal = goal_of(
-        mlp,
-        X_train,
-        Y_train,
-        X_test,
-        learner=learner,
-        algorithm=algorithm,
-        eta=eta,
-        time=time,
-        loss=loss,
-        label_smoothing=label_smoothing,
-        noise=noise,
-        seed=theory_seed,
-    )
-    ladder = _ladder(goal.mlp, widths, scales, draws)
-    ladder.warn_if_too_deep()
-    entries = entries_of(goal.law, goal.mlp.depth)
-    batches, steps = measured_widths(partial(measure, goal, entries), ladder, seeds[0], keeper)
-    return TrainedComparison(
+    theory_seed, measuring_seed = spawn(seed, 2)
+    lesson = Lesson(learner, algorithm, eta, time, loss, label_smoothing, noise)
+    goal = goal_of(mlp, X_train, Y_train, X_test, lesson, theory_seed)
+    asked = Asked(draws, widths, scales, seed, keeper)
+    case = _TrainedCase(goal, entries_of(goal.law, goal.mlp.depth))
+    return TrainedComparison.run(
         goal.mlp,
-        tuple(entries),
-        ladder,
-        "control variates" if goal.law.weights is not None else "plain",
-        seed_text(seed),
-        values_of(goal.law, entries),
-        _units(goal, entries),
-        batches,
-        goal,
-        learner,
-        steps,
-        sampled_law(goal.law, _BATCHES, entries),
+        case,
+        _plan(goal.mlp, asked),
+        asked,
+        measuring_seed,
+        goal=goal,
+        learner=learner,
+        sampled_theory=sampled_law(goal.law, _BATCHES, case.entries),
     )
 
 
-def _units(goal: Goal, entries: Entries) -> FloatArray:
-    """Natural sizes: of the outputs and of their variances."""
-    spread = float(goal.law.covariance.diagonal().max())
-    size = float(np.abs(goal.law.mean).max() + np.abs(goal.training.targets).max())
-    return np.array(
-        [size + spread**0.5 if entry.observable == "mean" else size**2 + spread for entry in entries]
-    )
+@dataclass(frozen=True, eq=False)
+class _TrainedCase:
+    """What is compared of trained networks, what the theory says of it, and how they are trained and read."""
+
+    goal: Goal
+    entries: Entries
+
+    @property
+    def estimator(self) -> str:
+        """Whether what is known of the random part is taken out."""
+        return "control variates" if self.goal.law.weights is not None else "plain"
+
+    def values(self) -> FloatArray:
+        """What the theory says, by entry."""
+        return values_of(self.goal.law, self.entries)
+
+    def units(self) -> FloatArray:
+        """Natural sizes: of the outputs and of their variances."""
+        spread = float(self.goal.law.covariance.diagonal().max())
+        size = float(np.abs(self.goal.law.mean).max() + np.abs(self.goal.training.targets).max())
+        units = {"mean": size + spread**0.5}
+        return np.array([units.get(entry.observable, size**2 + spread) for entry in self.entries])
+
+    def measure(self, mlp: MLP, draws: int, batches: int, seed: Seed) -> tuple[BatchValues, float]:
+        """Networks of one width, trained and read."""
+        return measure(self.goal, self.entries, mlp, draws, batches, seed)
 
 
-def _ladder(
-    mlp: MLP, widths: Sequence[int] | None, scales: Sequence[float] | None, draws: int | Sequence[int]
-) -> Ladder:
+def _plan(mlp: MLP, asked: Asked) -> Ladder:
     """Widths, and mirrored pairs of networks of each, in batches."""
-    rungs = rungs_of(mlp, scales_of_widths(mlp, widths, scales))
-    counts = _counts(rungs.networks, rungs.inverse, draws)
+    rungs, draws = asked.rungs(mlp), asked.draws
+    # A wide network takes longer, by its parameters, but differs less from the others, by 1 / √n.
+    costs = np.array([network.parameter_count / own for network, own in zip(rungs.networks, rungs.inverse)])
+    counts = asked.counts(rungs.inverse, costs)
+    if isinstance(draws, int | np.integer):
+        counts = [max(min(int(draws), 2 * _FEWEST_BATCHES), count) for count in counts]
     batches = min(_BATCHES, min(counts) // 2)
     if batches < _FEWEST_BATCHES:
         raise InputError(
             f"`draws` is {draws}, but standard errors need more networks: give at least {2 * _FEWEST_BATCHES} for "
             "each width."
         )
-    return Ladder(*rungs, rounded_up(counts, 2 * batches), "weights", batches)
-
-
-def _counts(networks: Sequence[MLP], inverse: FloatArray, draws: int | Sequence[int]) -> list[int]:
-    """Networks of each width: as given, or shared out so that the limit is sharpest.
-
-    A wide network takes longer, by its parameters, but differs less from the others, by 1 / √n.
-    """
-    costs = np.array([network.parameter_count / own for network, own in zip(networks, inverse)])
-    counts = draws_by_width(draws, inverse, costs)
-    if isinstance(draws, int | np.integer):
-        fewest = min(int(draws), 2 * _FEWEST_BATCHES)
-        return [max(fewest, count) for count in counts]
-    return counts
+    return Ladder.of(rungs, counts, batches, step=2)

@@ -114,9 +114,8 @@ def train_ensemble(
     group
         Networks trained together; by default as many as fit the cache. The answer does not depend on it.
     """
-    work, inputs = _work(mlp, X_train, X_test, training, seed, mirrored, keep, KEPT)
-    found = _each(work.trained, _groups(work.mlp, inputs, draws, mirrored, keep, group), "training")
-    return TrainedEnsemble(work.mlp, training, mirrored, **found)
+    work = _Work.of(mlp, X_train, X_test, training, seed, mirrored, keep)
+    return TrainedEnsemble(work.mlp, training, mirrored, **work.each(work.trained, draws, group, "training"))
 
 
 def draw_ensemble(
@@ -132,49 +131,52 @@ def draw_ensemble(
     group: int | None = None,
 ) -> InitialEnsemble:
     """The networks of :func:`train_ensemble`, untrained: what they are before, and where their own kernel leads."""
-    work, inputs = _work(mlp, X_train, X_test, training, seed, mirrored, keep, KEPT_BEFORE)
-    found = _each(work.untrained, _groups(work.mlp, inputs, draws, mirrored, keep, group), "drawing")
-    return InitialEnsemble(work.mlp, training, mirrored, **found)
+    work = _Work.of(mlp, X_train, X_test, training, seed, mirrored, keep, KEPT_BEFORE)
+    return InitialEnsemble(work.mlp, training, mirrored, **work.each(work.untrained, draws, group, "drawing"))
 
 
-def _work(
-    mlp: MLP,
-    X_train: ArrayLike,
-    X_test: ArrayLike | None,
-    training: Training,
-    seed: Seed,
-    mirrored: bool,
-    keep: Sequence[str],
-    known: Sequence[str],
-) -> tuple[_Work, int]:
-    check_network(mlp)
-    train_inputs = mlp.check_inputs(X_train)
-    mlp = mlp.with_inputs(train_inputs)
-    inputs = train_inputs if X_test is None else np.concatenate([train_inputs, mlp.check_inputs(X_test)])
-    check_targets(training.targets, len(train_inputs), mlp.n_out)
-    for name in keep:
-        if name not in known:
-            raise unknown_name("result", name, known, "keep")
-    if "free" in keep and training.loss != "squared_error":
-        raise InputError("only training on squared errors is linear with a fixed kernel: leave free out.")
-    return _Work(mlp, inputs, training, spawn(seed, 2), mirrored, tuple(keep)), len(inputs)
+def two_step_ensemble(
+    mlp: MLP, X_train: FloatArray, X_test: FloatArray, targets: FloatArray, draws: range, *, seed: Seed = 0
+) -> TrainedEnsemble:
+    """Mirrored networks trained in two updates, a giant leap and a small step, by their own kernels (∞.68)-(∞.79).
+
+    They are the networks of :func:`train_ensemble` with the same seed, with ``free``, ``kernel_before`` and
+    ``kernel_after``.
+    """
+    training, keep = Training(targets, eta=1.0), ("free", "kernel_before")
+    work = _Work.of(mlp, X_train, X_test, training, seed, True, keep)
+    found = work.each(work.untrained, draws, None, "drawing")
+
+    def leap(numbers: range) -> Columns:
+        with torch.no_grad():
+            networks = draw_networks(work.mlp, numbers, work.seeds[0], mirrored=True)
+            _leap_and_step(networks, X_train, targets)
+            z = networks.forward(networks.entry(work.inputs)).output.mT
+            return {"end": z.numpy(), "kernel_after": networks.kernel(work.inputs).numpy()}
+
+    # Mirrored networks together.
+    found |= work.each(leap, draws, 2 * max(1, group_size(work.mlp) // 2), "leaps of")
+    count, diverged = len(found["end"]), ~np.isfinite(found["end"]).all(axis=(1, 2))
+    return TrainedEnsemble(work.mlp, training, True, steps=np.full(count, 2.0), diverged=diverged, **found)
 
 
-def _groups(
-    mlp: MLP, inputs: int, draws: int | range, mirrored: bool, keep: Sequence[str], group: int | None
-) -> list[range]:
-    numbers = draws if isinstance(draws, range) else range(whole_number("draws", draws))
-    if not numbers or (mirrored and (len(numbers) % 2 or numbers.start % 2)):
-        raise InputError(f"`draws` is {draws}: give a positive number, an even one for mirrored networks.")
-    size = group_size(mlp) if group is None else group
-    _require(mlp, inputs, len(numbers), size, keep)
-    return groups_of(numbers, size)
-
-
-def _each(read: Callable[[range], Columns], groups: Sequence[range], what: str) -> Any:
-    """What is read of all groups, on all cores."""
-    found = torch_over_cores(read, groups, f"{what} networks", uses_blas=True)
-    return {name: np.concatenate([part[name] for part in found]) for name in found[0]}
+def _leap_and_step(networks: Networks, X: FloatArray, targets: FloatArray) -> None:
+    """Two updates, in place, by θ − λ Σ c ∇z with c = Ĥ⁻¹ (z − y), and Ĥ the kernel before the first."""
+    kernel = networks.kernel(X).transpose(2, 3)  # (networks, i, a, j, b)
+    legs = targets.size
+    factor = torch.linalg.lu_factor(kernel.reshape(len(networks), legs, legs))
+    y = torch.from_numpy(np.ascontiguousarray(targets.T))
+    entry = networks.entry(X)
+    for _ in range(2):
+        trace = networks.forward(entry)
+        error = trace.output - y
+        coefficients = torch.linalg.lu_solve(*factor, error.reshape(len(networks), legs, 1))
+        deltas = networks.sensitivities(trace, coefficients.reshape(error.shape))
+        for layer, delta in zip(reversed(networks.mlp.layers), deltas):
+            place = layer.number - 1
+            signal = trace.signals[place]
+            networks.weights[place].baddbmm_(delta, signal.mT, alpha=-layer.lambda_W / signal.shape[1])
+            networks.biases[place].sub_(delta.sum(dim=2, keepdim=True), alpha=layer.lambda_b)
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,15 +190,68 @@ class _Work:
     mirrored: bool
     keep: tuple[str, ...]
 
+    @classmethod
+    def of(
+        cls,
+        mlp: MLP,
+        X_train: ArrayLike,
+        X_test: ArrayLike | None,
+        training: Training,
+        seed: Seed,
+        mirrored: bool,
+        keep: Sequence[str],
+        known: Sequence[str] = KEPT,
+    ) -> _Work:
+        """Arguments checked; ``known`` is what may be kept."""
+        check_network(mlp)
+        train_inputs = mlp.check_inputs(X_train)
+        mlp = mlp.with_inputs(train_inputs)
+        inputs = train_inputs if X_test is None else np.concatenate([train_inputs, mlp.check_inputs(X_test)])
+        check_targets(training.targets, len(train_inputs), mlp.n_out)
+        for name in keep:
+            if name not in known:
+                raise unknown_name("result", name, known, "keep")
+        if "free" in keep and training.loss != "squared_error":
+            raise InputError("only training on squared errors is linear with a fixed kernel: leave free out.")
+        return cls(mlp, inputs, training, spawn(seed, 2), mirrored, tuple(keep))
+
+    def each(
+        self, read: Callable[[range], Columns], draws: int | range, group: int | None, what: str
+    ) -> dict[str, Any]:
+        """What is read of all networks, in groups, on all cores."""
+        numbers = draws if isinstance(draws, range) else range(whole_number("draws", draws))
+        if not numbers or (self.mirrored and (len(numbers) % 2 or numbers.start % 2)):
+            raise InputError(
+                f"`draws` is {draws}: give a positive number, an even one for mirrored networks."
+            )
+        size = group_size(self.mlp) if group is None else group
+        self._require_memory(len(numbers), size)
+        groups = groups_of(numbers, size)
+        found = torch_over_cores(read, groups, f"{what} networks", uses_blas=True)
+        return {name: np.concatenate([part[name] for part in found]) for name in found[0]}
+
+    def _require_memory(self, draws: int, size: int) -> None:
+        outputs, inputs, keep = self.mlp.n_out, len(self.inputs), self.keep
+        each = 2 * inputs * outputs + ("metric" in keep) * inputs**2 + ("free" in keep) * inputs * outputs
+        each += sum(name in keep for name in ("kernel_before", "kernel_after")) * (inputs * outputs) ** 2
+        working = (
+            6 * self.mlp.parameter_count + 4 * inputs * sum(self.mlp.widths) + 4 * (inputs * outputs) ** 2
+        )
+        needed = 8.0 * (draws * 2 * each + PARTS_AT_ONCE * size * working)
+        width = max(self.mlp.widths[1:])
+        require_memory(needed, f"training {draws:,} networks of width {width}", "use fewer draws")
+
     def untrained(self, numbers: range) -> Columns:
         """What the networks of a group are before training."""
         with torch.no_grad():
-            return self._before(*self._drawn(numbers))
+            networks = draw_networks(self.mlp, numbers, self.seeds[0], mirrored=self.mirrored)
+            return self._before(networks, self._offsets(numbers))
 
     def trained(self, numbers: range) -> Columns:
         """What they are before and after it."""
         with torch.no_grad():
-            networks, offsets = self._drawn(numbers)
+            networks = draw_networks(self.mlp, numbers, self.seeds[0], mirrored=self.mirrored)
+            offsets = self._offsets(numbers)
             found = self._before(networks, offsets)
             X = self.inputs[: len(self.training.targets)]
             course = train(networks, X, self.training, offsets)
@@ -212,10 +267,6 @@ class _Work:
             if "kernel_after" in self.keep:
                 found["kernel_after"] = networks.kernel(self.inputs).numpy()
         return found
-
-    def _drawn(self, numbers: range) -> tuple[Networks, Tensor | None]:
-        networks = draw_networks(self.mlp, numbers, self.seeds[0], mirrored=self.mirrored)
-        return networks, self._offsets(numbers)
 
     def _offsets(self, numbers: range) -> Tensor | None:
         """Noise of the targets, (networks, outputs, A); of opposite sign in mirrored networks."""
@@ -287,12 +338,3 @@ def _learned(own: Tensor, error: Tensor, training: Training) -> Tensor:
         done = torch.where(small, careful, 1 - (1 - training.eta * w).clamp(min=-1.0) ** steps) / w
     found = vectors @ (done[..., None] * (vectors.mT @ error))
     return found
-
-
-def _require(mlp: MLP, inputs: int, draws: int, size: int, keep: Sequence[str]) -> None:
-    outputs = mlp.n_out
-    each = 2 * inputs * outputs + ("metric" in keep) * inputs**2 + ("free" in keep) * inputs * outputs
-    each += sum(name in keep for name in ("kernel_before", "kernel_after")) * (inputs * outputs) ** 2
-    working = 6 * mlp.parameter_count + 4 * inputs * sum(mlp.widths) + 4 * (inputs * outputs) ** 2
-    needed = 8.0 * (draws * 2 * each + PARTS_AT_ONCE * size * working)
-    require_memory(needed, f"training {draws:,} networks of width {max(mlp.widths[1:])}", "use fewer draws")

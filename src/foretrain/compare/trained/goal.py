@@ -71,38 +71,6 @@ class Goal:
         return self.training.loss == "squared_error"
 
 
-def goal_of(
-    mlp: MLP,
-    X_train: ArrayLike,
-    Y_train: ArrayLike,
-    X_test: ArrayLike,
-    learner: Learner = "gradient_descent",
-    algorithm: Algorithm = "gradient_descent",
-    eta: float | None = None,
-    time: float | None = None,
-    loss: LossName = "squared_error",
-    label_smoothing: float | None = None,
-    noise: float = 0.0,
-    seed: Seed = 0,
-) -> Goal:
-    """The prediction at infinite width and the training that it is about; arguments as in ``compare_trained``."""
-    check_network(mlp)
-    check_learner(learner, noise)
-    if learner == "bayes" and (time is not None or loss != "squared_error"):
-        raise InputError(
-            "Bayesian learning is the end of training on squared errors: leave `time` and `loss` out."
-        )
-    train, test = mlp.check_inputs(X_train), mlp.check_inputs(X_test)
-    mlp = mlp.with_inputs(train)
-    trained = bayes_equivalent_rates(mlp) if learner == "bayes" else mlp
-    kernels, noise = output_kernels(trained, train, test), check_noise(noise)
-    given = loss_targets(Y_train, mlp.n_out, loss, label_smoothing)
-    targets = check_targets(given, len(train), mlp.n_out, "Y_train")
-    training = _training(kernels, targets, algorithm, eta, time, loss, noise)
-    law = _law(kernels, training, seed)
-    return Goal(trained, train, test, training, law)
-
-
 def check_learner(learner: Learner, noise: float) -> None:
     """Refuse names that mean nothing, and noise where no learner makes use of it."""
     if learner not in get_args(Learner):
@@ -111,25 +79,58 @@ def check_learner(learner: Learner, noise: float) -> None:
         raise InputError("`noise` is a matter of Bayesian learning: use `learner='bayes'`, or leave it out.")
 
 
-def _training(
-    kernels: OutputKernels,
-    targets: FloatArray,
-    algorithm: Algorithm,
-    eta: float | None,
-    time: float | None,
-    loss: LossName,
-    noise: float,
-) -> Training:
+@dataclass(frozen=True)
+class Lesson:
+    """How networks learn: the options of ``compare_trained`` that say so, with its defaults."""
+
+    learner: Learner = "gradient_descent"
+    algorithm: Algorithm = "gradient_descent"
+    eta: float | None = None
+    time: float | None = None
+    loss: LossName = "squared_error"
+    label_smoothing: float | None = None
+    noise: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_learner(self.learner, self.noise)
+        if self.learner == "bayes" and (self.time is not None or self.loss != "squared_error"):
+            raise InputError(
+                "Bayesian learning is the end of training on squared errors: leave `time` and `loss` out."
+            )
+
+
+def goal_of(
+    mlp: MLP,
+    X_train: ArrayLike,
+    Y_train: ArrayLike,
+    X_test: ArrayLike,
+    lesson: Lesson = Lesson(),
+    seed: Seed = 0,
+) -> Goal:
+    """The prediction at infinite width, and the training that it is about."""
+    check_network(mlp)
+    train, test = mlp.check_inputs(X_train), mlp.check_inputs(X_test)
+    mlp = mlp.with_inputs(train)
+    trained = bayes_equivalent_rates(mlp) if lesson.learner == "bayes" else mlp
+    kernels, noise = output_kernels(trained, train, test), check_noise(lesson.noise)
+    given = loss_targets(Y_train, mlp.n_out, lesson.loss, lesson.label_smoothing)
+    targets = check_targets(given, len(train), mlp.n_out, "Y_train")
+    training = _training(kernels, targets, lesson, noise)
+    return Goal(trained, train, test, training, _law(kernels, training, seed))
+
+
+def _training(kernels: OutputKernels, targets: FloatArray, lesson: Lesson, noise: float) -> Training:
     """With a rate at which narrow networks, whose kernels fluctuate, are safe too: half of what is stable."""
+    eta, time, loss = lesson.eta, lesson.time, lesson.loss
     rates = LearningRates(*(value + noise for value in GradientDescent(kernels, targets).rates))
-    if algorithm == "flow":
+    if lesson.algorithm == "flow":
         speed = 1.0 if eta is None else positive("eta", eta)
-        return Training(targets, speed, algorithm, time, loss, _STRIDE / (speed * rates.largest), noise)
+        return Training(targets, speed, "flow", time, loss, _STRIDE / (speed * rates.largest), noise)
     if loss == "cross_entropy":
         rate = check_step(kernels, eta)
     else:
         rate = 1 / rates.largest if eta is None else rates.check(eta)
-    return Training(targets, rate, algorithm, time, loss, None, noise)
+    return Training(targets, rate, lesson.algorithm, time, loss, None, noise)
 
 
 def _law(kernels: OutputKernels, training: Training, seed: Seed) -> Law:

@@ -16,9 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from foretrain.compare.build import Network, linear_layers
-from foretrain.compare.ensembles import Parameters, draw_parameters
-from foretrain.compare.torch_activation import torch_activation
+from foretrain.compare.build import Network, linear_layers, torch_activation
+from foretrain.compare.ensembles import draw_weights
 from foretrain.support.seeds import spawn_some
 from foretrain.theory.architecture import MLP, FloatArray
 from foretrain.training.gradient_flow.problem import Nonlinearity
@@ -41,23 +40,18 @@ class Trace:
 class Networks:
     """Weights (networks, n_l, n_{l-1}) and biases (networks, n_l, 1) of layers 1..L, to be trained in place."""
 
-    def __init__(self, parameters: Parameters) -> None:
-        self.mlp = parameters.mlp
-        self.weights, self.biases = list(parameters.weights), list(parameters.biases)
-        self._function = signal_and_slope(self.mlp)
+    def __init__(self, mlp: MLP, weights: list[Tensor], biases: list[Tensor]) -> None:
+        self.mlp, self.weights, self.biases = mlp, weights, biases
+        self._function = signal_and_slope(mlp)
 
     def __len__(self) -> int:
         return len(self.weights[0])
 
-    @property
-    def parameters(self) -> Parameters:
-        """What the networks hold now."""
-        return Parameters(self.mlp, tuple(self.weights), tuple(self.biases))
-
     def chosen(self, places: Tensor) -> Networks:
         """Copies of some of the networks."""
-        weights, biases = ([each[places] for each in stack] for stack in (self.weights, self.biases))
-        return Networks(Parameters(self.mlp, tuple(weights), tuple(biases)))
+        return Networks(
+            self.mlp, *([each[places] for each in stack] for stack in (self.weights, self.biases))
+        )
 
     def write(self, places: Tensor, others: Networks) -> None:
         """Put networks back to where they were chosen from."""
@@ -152,9 +146,9 @@ def groups_of(numbers: range, size: int) -> list[range]:
 def stacked(networks: Sequence[Network]) -> Networks:
     """Copies of torch networks of one shape, to be trained together."""
     layers = list(zip(*(linear_layers(network) for network in networks), strict=True))
-    weights = tuple(torch.stack([each.weight.detach() for each in layer]) for layer in layers)
-    biases = tuple(torch.stack([each.bias.detach()[:, None] for each in layer]) for layer in layers)
-    return Networks(Parameters(networks[0].mlp, weights, biases))
+    weights = [torch.stack([each.weight.detach() for each in layer]) for layer in layers]
+    biases = [torch.stack([each.bias.detach()[:, None] for each in layer]) for layer in layers]
+    return Networks(networks[0].mlp, weights, biases)
 
 
 def draw_networks(
@@ -167,14 +161,13 @@ def draw_networks(
     """
     originals = range(numbers.start // 2, (numbers.stop + 1) // 2) if mirrored else numbers
     blocks = range(originals.start // _BLOCK, -(-originals.stop // _BLOCK))
-    parts = [draw_parameters(mlp, _BLOCK, own) for own in spawn_some(seed, blocks)]
+    parts = [draw_weights(mlp, _BLOCK, own) for own in spawn_some(seed, blocks)]
     kept = slice(originals.start - blocks.start * _BLOCK, originals.stop - blocks.start * _BLOCK)
-    weights = [torch.cat([part.weights[layer] for part in parts])[kept] for layer in range(mlp.depth)]
-    biases = [torch.cat([part.biases[layer] for part in parts])[kept] for layer in range(mlp.depth)]
+    weights, biases = ([torch.cat(layer)[kept] for layer in zip(*stack)] for stack in zip(*parts))
     if mirrored:
         odd = numbers.start % 2
         pairs = slice(odd, odd + len(numbers))
         weights, biases = ([each.repeat_interleave(2, dim=0)[pairs] for each in s] for s in (weights, biases))
         signs = torch.tensor([1.0 - 2.0 * (number % 2) for number in numbers], dtype=torch.float64)
         weights[-1], biases[-1] = (signs[:, None, None] * each[-1] for each in (weights, biases))
-    return Networks(Parameters(mlp, tuple(weights), tuple(biases)))
+    return Networks(mlp, weights, biases)

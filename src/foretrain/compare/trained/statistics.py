@@ -15,25 +15,100 @@ and the covariance from E[e e − f f] + E[f f − l l + Q Ĝ Q] likewise. Mirro
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import dataclass
+from itertools import combinations_with_replacement
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from foretrain.compare.judging.entries import BatchValues
-from foretrain.compare.trained.columns import Columns, Entries, pseudo_values
+from foretrain.compare.judging.ladder import BatchValues, Entry
 from foretrain.compare.trained.ensemble import (
     InitialEnsemble,
     TrainedEnsemble,
     draw_ensemble,
     train_ensemble,
 )
-from foretrain.compare.trained.goal import Goal, Law
+from foretrain.compare.trained.goal import Goal, Law, moments
 from foretrain.support.errors import InputError
 from foretrain.support.seeds import Seed, spawn
 from foretrain.theory.architecture import MLP, FloatArray
 
 UNTRAINED = 8  # for each trained network: together they take about as long as its training
 _CHUNK_BYTES = 1e8  # of kernels and metrics held at once
+MOST_PAIRS = 6  # test inputs up to which all their pairs are compared; variances alone beyond
+
+
+@dataclass(frozen=True, order=True)
+class TrainedEntry(Entry):
+    """One number that theory and trained networks share; inputs are numbers of test inputs."""
+
+    output: int | None = None
+
+    @property
+    def label(self) -> str:
+        """For example ``mean of output 1 at 0`` or ``covariance at 0 3``."""
+        where = " ".join(map(str, self.inputs))
+        of = "" if self.output is None else f" of output {self.output}"
+        return f"{self.observable}{of} at {where}"
+
+
+Entries: TypeAlias = list[TrainedEntry]
+
+
+def entries_of(law: Law, depth: int) -> Entries:
+    """Every mean, and the covariance of pairs of test inputs or, if they are many, of each alone.
+
+    ``covariance`` is that over networks of an output on two test inputs, averaged over outputs, ``between`` that of
+    two different outputs, averaged over pairs of outputs.
+    """
+    tests, outputs = law.mean.shape
+    everywhere = combinations_with_replacement(range(tests), 2)
+    pairs = list(everywhere) if tests <= MOST_PAIRS else [(b, b) for b in range(tests)]
+    found = [TrainedEntry("mean", depth, (b,), i) for b in range(tests) for i in range(outputs)]
+    names = ("covariance", "between") if outputs > 1 else ("covariance",)
+    return found + [TrainedEntry(name, depth, pair) for name in names for pair in pairs]
+
+
+def by_entry(mean: FloatArray, own: FloatArray, between: FloatArray, entries: Entries) -> FloatArray:
+    """(…, entries) from (…, tests, outputs), and (…, tests, tests) of one output and of two different ones."""
+    parts = [mean.reshape(*mean.shape[:-2], -1)]
+    for matrices, name in ((own, "covariance"), (between, "between")):
+        places = np.array([e.inputs for e in entries if e.observable == name], dtype=int).reshape(-1, 2)
+        parts.append(matrices[..., places[:, 0], places[:, 1]])
+    return np.concatenate(parts, axis=-1)
+
+
+def values_of(law: Law, entries: Entries) -> FloatArray:
+    """What the theory says."""
+    return by_entry(law.mean, law.covariance, law.between, entries)
+
+
+def columns_of(
+    e: FloatArray, entries: Entries, products: tuple[FloatArray, FloatArray] | None = None
+) -> FloatArray:
+    """What is averaged: outputs less their predicted means and products of these, (pairs of networks, entries).
+
+    e (networks, tests, outputs) has mirrored networks next to each other; products are its own unless given.
+    """
+    columns = by_entry(e, *(moments(e) if products is None else products), entries)
+    return np.asarray((columns[::2] + columns[1::2]) / 2)
+
+
+def over_batches(parts: list[FloatArray], batches: int) -> FloatArray:
+    """Means over batches of pairs: (batches, entries)."""
+    return np.asarray(np.concatenate(parts).reshape(batches, -1, parts[0].shape[1]).mean(axis=1))
+
+
+def pseudo_values(law: Law, batches: FloatArray, entries: Entries) -> BatchValues:
+    """Of the entries, by the jackknife: means, and products less products of means."""
+
+    def estimates(means: dict[str, FloatArray]) -> FloatArray:
+        columns = means["columns"]
+        shift = columns[:, : law.mean.size].reshape(-1, *law.mean.shape)
+        own, between = moments(shift)
+        return columns + by_entry(np.broadcast_to(law.mean, shift.shape), -own, -between, entries)
+
+    return BatchValues.jackknife(estimates, {"columns": batches})
 
 
 def measure(
@@ -46,7 +121,7 @@ def measure(
         found = _trained(goal, mlp, numbers, first)
         parts.append(_of_trained(goal.law, found, entries))
         steps += float(found.steps.sum()) / draws
-    columns = Columns.joined(parts).by_batch(batches)
+    columns = over_batches(parts, batches)
     if goal.has_free_end:
         options: dict[str, Any] = {"seed": second, "mirrored": True, "keep": ("free", "metric")}
         more = []
@@ -54,8 +129,8 @@ def measure(
             drawn = draw_ensemble(mlp, goal.X_train, goal.X_test, goal.training, numbers, **options)
             assert drawn.free is not None
             whole = _less_mean(goal.law, drawn.free, entries)  # f, and with the next line f − l
-            more.append(whole.plus(_noise(goal.law, drawn, entries), -1.0))
-        columns = columns.plus(Columns.joined(more).by_batch(batches))
+            more.append(whole - _noise(goal.law, drawn, entries))
+        columns = columns + over_batches(more, batches)
     return pseudo_values(goal.law, columns, entries), steps
 
 
@@ -63,7 +138,8 @@ def sampled_law(law: Law, batches: int, entries: Entries) -> BatchValues | None:
     """Batch values of the law itself, where it had to be sampled."""
     if law.samples is None:
         return None
-    return pseudo_values(law, Columns.of(law.samples - law.mean, entries).by_batch(batches), entries)
+    columns = over_batches([columns_of(law.samples - law.mean, entries)], batches)
+    return pseudo_values(law, columns, entries)
 
 
 def _chunks(goal: Goal, draws: int) -> Iterator[range]:
@@ -88,23 +164,23 @@ def _trained(goal: Goal, mlp: MLP, numbers: range, seed: Seed) -> TrainedEnsembl
     return found
 
 
-def _of_trained(law: Law, found: TrainedEnsemble, entries: Entries) -> Columns:
+def _of_trained(law: Law, found: TrainedEnsemble, entries: Entries) -> FloatArray:
     """e − f of trained networks; e − l where training is not linear with a fixed kernel; e where no l is known."""
     whole = _less_mean(law, found.end, entries)
     if found.free is not None:
-        return whole.plus(_less_mean(law, found.free, entries), -1.0)
-    return whole if law.weights is None else whole.plus(_noise(law, found, entries), -1.0)
+        return whole - _less_mean(law, found.free, entries)
+    return whole if law.weights is None else whole - _noise(law, found, entries)
 
 
-def _less_mean(law: Law, outputs: FloatArray, entries: Entries) -> Columns:
-    return Columns.of(outputs[:, -len(law.mean) :] - law.mean, entries)
+def _less_mean(law: Law, outputs: FloatArray, entries: Entries) -> FloatArray:
+    return columns_of(outputs[:, -len(law.mean) :] - law.mean, entries)
 
 
-def _noise(law: Law, found: InitialEnsemble, entries: Entries) -> Columns:
+def _noise(law: Law, found: InitialEnsemble, entries: Entries) -> FloatArray:
     """l, and its products less what they are expected to be given the hidden layers."""
     linear = _linear_part(law, found)
-    expected = Columns.with_moments(0.0 * linear, *_expected_moments(law, found), entries)
-    return Columns.of(linear, entries).plus(expected, -1.0)
+    expected = columns_of(0.0 * linear, entries, _expected_moments(law, found))
+    return columns_of(linear, entries) - expected
 
 
 def _linear_part(law: Law, found: InitialEnsemble) -> FloatArray:

@@ -20,15 +20,16 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
+from foretrain.compare.plateau.forecast import FLAT, plateau_level
 from foretrain.compare.plateau.layers import (
     Bottleneck,
     LayerScale,
+    ScalingLaw,
+    factors_to_natural,
     find_bottleneck,
     has_normalisation,
     read_layers,
 )
-from foretrain.compare.plateau.levels import FLAT, plateau_level
-from foretrain.compare.plateau.rescaling import ScalingLaw, factors_to_natural
 from foretrain.compare.task import Task
 from foretrain.doctor.finding import Examination, Finding, Severity, Treatment, counted, scaling_code
 from foretrain.doctor.setup import Case, descent

@@ -25,8 +25,8 @@ from foretrain.support.seeds import Seed, with_seeds
 from foretrain.theory.architecture import MLP, FloatArray
 
 if TYPE_CHECKING:
-    from foretrain.compare.trained.finite.comparison import FiniteComparison
-    from foretrain.compare.trained.finite.goal import FiniteAlgorithm
+    from foretrain.compare.trained.finite import FiniteComparison
+    from foretrain.compare.trained.finite_goals import FiniteAlgorithm
 
 
 _RATE = 1.2

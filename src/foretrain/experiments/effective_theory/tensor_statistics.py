@@ -5,9 +5,9 @@
                      whose slope jumps the ddNTKs are left out
 
 Critical networks of three widths are extrapolated to infinite width by
-:func:`foretrain.compare.initial.entry.compare_initial`, one activation at a time. The ratios of one input are carried
-to great depth by the recursions; their growth per layer, fitted with the corrections log(l)/l and 1/l, is put beside
-the law of the universality class.
+:func:`foretrain.compare.initial.compare_initial`, one activation at a time. The ratios of one input are carried to
+great depth by the recursions; their growth per layer, fitted with the corrections log(l)/l and 1/l, is put beside the
+law of the universality class.
 """
 
 from __future__ import annotations

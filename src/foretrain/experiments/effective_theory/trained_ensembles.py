@@ -17,8 +17,7 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
-from foretrain.compare.trained import pictures
-from foretrain.compare.trained.pictures import add_bands, add_outputs, add_sizes, means_of, positions
+from foretrain.compare.pictures import POSITIONS, add_bands, add_outputs, add_sizes, means_of, positions
 from foretrain.experiments.judgements import agreeing, measured_row, power_row, sampled
 from foretrain.experiments.parts import Parts
 from foretrain.experiments.registry import Result, Row, plans
@@ -178,7 +177,7 @@ def _dataset(
     for task in tasks:
         name = task.name
         added: dict[str, Any] = {f"network_{key}": value for key, value in shown[name].items()}
-        for key, values in zip(pictures.POSITIONS, task.positions or ()):
+        for key, values in zip(POSITIONS, task.positions or ()):
             added[key] = (key.removeprefix("position_"), values)
         whole = found[name].to_dataset().assign(added)
         whole = whole.assign_attrs(shown_width=shown[name].attrs["width"])

@@ -28,9 +28,8 @@ from foretrain.theory.architecture import FloatArray
 if TYPE_CHECKING:
     import torch
 
-    from foretrain.compare.plateau import Plateau, PlateauVerification
-    from foretrain.compare.plateau.prediction import Forecast
-    from foretrain.compare.plateau.verification import TrainedRuns
+    from foretrain.compare.plateau import Forecast, Plateau, PlateauVerification
+    from foretrain.compare.plateau.descent import TrainedRuns
 
 
 ALLOWED = 0.2  # of the predicted step

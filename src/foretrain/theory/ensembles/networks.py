@@ -8,6 +8,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -22,6 +24,7 @@ from foretrain.theory.architecture import MLP, FloatArray
 from foretrain.theory.arguments import MOST_DRAWS
 
 Shape = tuple[int, ...]
+Array = TypeVar("Array", bound=Any)  # of numpy here, of torch in foretrain.compare.ensembles
 
 _CUT = 2.0  # parent deviations at which the usual truncated normal initialiser cuts
 
@@ -58,10 +61,6 @@ def framework_default(mlp: MLP) -> MLP:
     return mlp.replace(C_W=1.0 / 3.0, C_b=[1.0 / (3.0 * fan_in) for fan_in in mlp.widths[:-1]])
 
 
-def _draw_gaussian(generator: np.random.Generator, shape: Shape) -> FloatArray:
-    return generator.standard_normal(shape)
-
-
 def _draw_uniform(generator: np.random.Generator, shape: Shape) -> FloatArray:
     half_width = math.sqrt(3.0)
     return generator.uniform(-half_width, half_width, shape)
@@ -77,7 +76,7 @@ def _draw_truncated_normal(generator: np.random.Generator, shape: Shape) -> Floa
 _LAWS = {
     law.name: law
     for law in (
-        WeightLaw("gaussian", 0.0, _draw_gaussian),
+        WeightLaw("gaussian", 0.0, np.random.Generator.standard_normal),
         WeightLaw("uniform", -6.0 / 5.0, _draw_uniform),
         WeightLaw("truncated_normal", truncated_normal_moments(_CUT)[1], _draw_truncated_normal),
     )
@@ -113,30 +112,30 @@ class Parameters(Result):
 
 def sample_parameters(mlp: MLP, draws: int, law: str = "gaussian", seed: Seed = 0) -> Parameters:
     """Independent parameters with E[b²] = C_b and E[W²] = C_W / fan-in (2.19)-(2.22)."""
-    count = check_draws(draws)
-    chosen = weight_law(law)
+    count, draw = check_draws(draws), partial(weight_law(law).draw, generator(seed))
     require_memory(8 * count * mlp.parameter_count, f"the parameters of {count} networks", "use fewer draws")
-    source = generator(seed)
-    layers = [draw_layer(mlp, number, count, chosen, source) for number in range(1, mlp.depth + 1)]
-    return Parameters(mlp, tuple(weight for weight, _ in layers), tuple(bias for _, bias in layers))
+    return draw_parameters(mlp, count, draw)
+
+
+def draw_parameters(mlp: MLP, draws: int, draw: Callable[[Shape], FloatArray]) -> Parameters:
+    """The same from a function that draws independent numbers of unit variance."""
+    layers = [draw_layer(mlp, number, draws, draw) for number in range(1, mlp.depth + 1)]
+    return Parameters(mlp, *zip(*((scale * weights, biases) for weights, biases, scale in layers)))
 
 
 def draw_layer(
-    mlp: MLP, number: int, draws: int, law: WeightLaw, source: np.random.Generator
-) -> tuple[FloatArray, FloatArray]:
-    """Weights and biases of one layer of many networks; where C_b = 0 the biases are zero."""
+    mlp: MLP, number: int, draws: int, draw: Callable[[Shape], Array]
+) -> tuple[Array, Array, float]:
+    """Weights (draws, n_l, n_{l-1}) of unit variance, biases (draws, n_l) and √(C_W / fan-in) of one layer.
+
+    The last is the factor of the weights, kept apart because some products apply it for nothing. ``draw`` gives
+    arrays of any library, of a law with unit variance; where C_b = 0 it is not asked for biases, which are zero.
+    """
     fan_in, width = mlp.widths[number - 1 : number + 1]
     C_b, C_W = mlp.C_b[number - 1], mlp.C_W[number - 1]
-    weights = law.draw(source, (draws, width, fan_in))
-    weights *= np.sqrt(C_W / fan_in)
-    biases = np.sqrt(C_b) * law.draw(source, (draws, width)) if C_b else np.zeros((draws, width))
-    return weights, biases
-
-
-def apply_layer(weights: FloatArray, biases: FloatArray, incoming: FloatArray) -> FloatArray:
-    """b + W s for signals ``incoming`` of shape (..., n_{l-1}, inputs)."""
-    result: FloatArray = weights @ incoming + biases[..., None]
-    return result
+    weights = draw((draws, width, fan_in))
+    biases: Array = draw((draws, width)) * math.sqrt(C_b) if C_b else weights[..., 0] * 0
+    return weights, biases, math.sqrt(C_W / fan_in)
 
 
 def activity(mlp: MLP, preactivations: FloatArray) -> FloatArray:
@@ -153,7 +152,7 @@ def forward(parameters: Parameters, X: ArrayLike) -> dict[int, FloatArray]:
     require_memory(size, f"the preactivations of {draws} networks", "use fewer networks or inputs")
     result: dict[int, FloatArray] = {}
     for layer, weights, biases in zip(mlp.layers, parameters.weights, parameters.biases, strict=True):
-        preactivations = apply_layer(weights, biases, incoming)
+        preactivations = weights @ incoming + biases[..., None]
         if layer.gamma:
             preactivations += layer.gamma * result[layer.number - 1]
         result[layer.number] = preactivations

@@ -1,5 +1,7 @@
 """Random networks in bounded memory: preactivations and stochastic metrics, chunk by chunk.
 
+:class:`Sampler` is the one that draws, for numpy here and for torch in ``foretrain.compare``.
+
 Two methods give the same law. "weights" draws every weight matrix and works for every weight law.
 "conditional" uses that, for Gaussian parameters and given layer l, the neurons of layer l + 1 are
 independent and Gaussian with covariance Ĝ = C_b + C_W/n Σ_j σ_j σ_j over inputs (2.34), (4.69), (4.70): it
@@ -12,9 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Generic
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -25,8 +27,9 @@ from foretrain.support.memory import require_memory
 from foretrain.support.seeds import Seed, generator, spawn
 from foretrain.theory.architecture import MLP, FloatArray, Layer
 from foretrain.theory.ensembles.networks import (
+    Array,
+    Shape,
     activity,
-    apply_layer,
     check_draws,
     check_layers,
     draw_layer,
@@ -40,7 +43,7 @@ if TYPE_CHECKING:
 # A constant, not a share of the free memory: the same seed must give the same numbers on every machine.
 _CHUNK_BYTES = 2**24
 _BYTES_PER_SEED = 500
-_METHODS = ("conditional", "weights")
+METHODS = ("weights", "conditional")
 
 
 @dataclass(frozen=True, init=False, eq=False, repr=False)
@@ -65,8 +68,8 @@ class Ensemble(Result):
         seed: Seed = 0,
     ) -> None:
         weight_law(law)
-        if method not in _METHODS:
-            raise unknown_name("sampling `method`", method, _METHODS)
+        if method not in METHODS:
+            raise unknown_name("sampling `method`", method, METHODS)
         if method == "conditional" and law != "gaussian":
             raise InputError(
                 f"method 'conditional' needs Gaussian parameters: use `method='weights'` for law {law!r}."
@@ -97,7 +100,7 @@ class Ensemble(Result):
         return self._stream(check_layers(self.mlp, layers), lambda state: state.metric)
 
     def _stream(
-        self, wanted: tuple[int, ...], read: Callable[[LayerDraw], FloatArray]
+        self, wanted: tuple[int, ...], read: Callable[[LayerDraw[FloatArray]], FloatArray]
     ) -> Iterator[dict[int, FloatArray]]:
         size = self._chunk_size()
         chunks = -(-self.draws // size)
@@ -106,9 +109,22 @@ class Ensemble(Result):
             count = min(size, self.draws - index * size)
             yield {
                 state.layer.number: read(state)
-                for state in _walk(self, count, generator(seeds), wanted[-1])
+                for state in self.sampler(generator(seeds)).walk(count, wanted[-1])
                 if state.layer.number in wanted
             }
+
+    def sampler(self, source: np.random.Generator) -> Sampler[FloatArray]:
+        """Draws the networks with numpy, in float64."""
+        return Sampler(
+            self.mlp,
+            self.method,
+            self.X.T[None],
+            partial(weight_law(self.law).draw, source),
+            partial(activity, self.mlp),
+            lambda weights, biases, scale, incoming: (scale * weights) @ incoming + biases[..., None],
+            np.linalg.eigh,
+            lambda values, count: np.broadcast_to(values, (count, *values.shape[1:])),
+        )
 
     def _chunk_size(self) -> int:
         """Draws per chunk so that it stays near the byte limit even if every layer is kept.
@@ -123,60 +139,83 @@ class Ensemble(Result):
 
 
 @dataclass(frozen=True, eq=False)
-class LayerDraw:
-    """One layer of a chunk of networks, given the layer before it; drawn only if somebody looks."""
+class Sampler(Generic[Array]):
+    """Draws random networks of one architecture layer by layer, with what one library has of arrays and functions.
 
-    ensemble: Ensemble
+    For numpy it is made by :meth:`Ensemble.sampler`, for torch in :mod:`foretrain.compare.ensembles`.
+    """
+
+    mlp: MLP
+    method: str
+    inputs: Array  # (1, n_0, inputs)
+    draw: Callable[[Shape], Array]  # independent numbers of unit variance
+    activity: Callable[[Array], Array]  # σ(z), which feeds the next layer
+    affine: Callable[
+        [Array, Array, float, Array], Array
+    ]  # b + scale W s from weights, biases, scale and signals
+    eigh: Callable[[Array], tuple[Array, Array]]
+    repeat: Callable[[Array, int], Array]  # values (1 or count, ...) as (count, ...)
+
+    def walk(self, count: int, last: int | None = None) -> Iterator[LayerDraw[Array]]:
+        """The layers 1..last of ``count`` networks, each given the one before."""
+        last = last or self.mlp.depth
+        incoming, previous = self.inputs, None
+        for layer in self.mlp.layers[:last]:
+            drawn = LayerDraw(self, layer, count, incoming, previous)
+            yield drawn
+            if layer.number < last:
+                previous = drawn.preactivations
+                incoming = self.activity(previous)
+
+
+@dataclass(frozen=True, eq=False)
+class LayerDraw(Generic[Array]):
+    """One layer of some networks, given the layer before; drawn only if somebody looks, or when the walk goes on."""
+
+    sampler: Sampler[Array]
     layer: Layer
     count: int
-    incoming: FloatArray  # (draws or 1, n_{l-1}, inputs): the inputs, or the activations of the layer before
-    previous: FloatArray | None  # its preactivations
-    source: np.random.Generator
+    incoming: Array  # (draws or 1, n_{l-1}, inputs): the inputs, or the activations of the layer before
+    previous: Array | None  # its preactivations
 
     @cached_property
-    def metric(self) -> FloatArray:
+    def metric(self) -> Array:
         """Ĝ = C_b + C_W/n Σ_j σ_j σ_j, of shape (draws, inputs, inputs) (4.70)."""
-        fan_in, inputs = self.incoming.shape[-2:]
-        gram = np.swapaxes(self.incoming, -1, -2) @ self.incoming
-        metric = self.layer.C_b + (self.layer.C_W / fan_in) * gram
-        return np.broadcast_to(metric, (self.count, inputs, inputs))
+        gram = self.incoming.swapaxes(-1, -2) @ self.incoming
+        metric = self.layer.C_b + (self.layer.C_W / self.incoming.shape[-2]) * gram
+        return self.sampler.repeat(metric, self.count)
 
     @cached_property
-    def preactivations(self) -> FloatArray:
+    def parameters(self) -> tuple[Array, Array, float] | None:
+        """Weights of unit variance, biases and the factor of the weights; None where no weights are drawn."""
+        if self.sampler.method == "conditional":
+            return None
+        return draw_layer(self.sampler.mlp, self.layer.number, self.count, self.sampler.draw)
+
+    @cached_property
+    def preactivations(self) -> Array:
         """z of shape (draws, n_l, inputs), skip connection included."""
-        if self.ensemble.method == "conditional":
+        if self.parameters is None:
             # Layer 1 has one metric for all draws: factor it once.
-            metric = self.metric if len(self.incoming) > 1 else self.metric[:1]
-            normals = self.source.standard_normal((self.count, self.layer.width, metric.shape[-1]))
-            fresh: FloatArray = normals @ np.swapaxes(matrix_root(metric), -1, -2)
+            metric = self.metric if self.layer.number > 1 else self.metric[:1]
+            normals = self.sampler.draw((self.count, self.layer.width, metric.shape[-1]))
+            fresh: Array = normals @ matrix_root(metric, self.sampler.eigh).swapaxes(-1, -2)
         else:
-            law = weight_law(self.ensemble.law)
-            weights, biases = draw_layer(self.ensemble.mlp, self.layer.number, self.count, law, self.source)
-            fresh = apply_layer(weights, biases, self.incoming)
+            fresh = self.sampler.affine(*self.parameters, self.incoming)
         if self.layer.gamma and self.previous is not None:
             fresh += self.layer.gamma * self.previous
         return fresh
 
 
-def matrix_root(covariance: FloatArray) -> FloatArray:
+def matrix_root(covariance: Array, eigh: Callable[[Any], Any] = np.linalg.eigh) -> Array:
     """A with A Aᵀ = covariance, for a stack of matrices that may be singular."""
+    root: Array
     if covariance.shape[-1] == 1:
-        return np.sqrt(covariance)
-    variances, directions = np.linalg.eigh(covariance)
-    root: FloatArray = directions * np.sqrt(np.clip(variances, 0.0, None))[..., None, :]
+        root = covariance**0.5
+    else:
+        variances, directions = eigh(covariance)
+        root = directions * (variances.clip(0.0) ** 0.5)[..., None, :]
     return root
-
-
-def _walk(ensemble: Ensemble, count: int, source: np.random.Generator, last: int) -> Iterator[LayerDraw]:
-    """The layers 1..last of ``count`` networks, each given the one before."""
-    incoming = ensemble.X.T[None]
-    previous: FloatArray | None = None
-    for layer in ensemble.mlp.layers[:last]:
-        state = LayerDraw(ensemble, layer, count, incoming, previous, source)
-        yield state
-        if layer.number < last:
-            previous = state.preactivations
-            incoming = activity(ensemble.mlp, previous)
 
 
 def sample_preactivations(

@@ -34,7 +34,7 @@ from foretrain.support.errors import InputError, unknown_name
 from foretrain.support.memory import require_memory
 from foretrain.support.seeds import Seed, generator
 from foretrain.theory.architecture import MLP, check_network
-from foretrain.theory.ensembles.networks import Parameters, activity, draw_layer, forward, weight_law
+from foretrain.theory.ensembles.networks import Parameters, activity, draw_parameters, forward
 from foretrain.theory.prediction.bayes.posterior import targets_for
 from foretrain.theory.prediction.cholesky import check_kernel, factorise
 from foretrain.theory.prediction.kernels import cross_kernel, cross_tangent_kernel
@@ -270,11 +270,7 @@ def network_features(mlp: MLP, X: ArrayLike, seed: Seed = 0) -> NetworkFeatures:
     check_network(mlp)
     sized = mlp.with_inputs(X)
     require_memory(8.0 * sized.parameter_count, "the parameters of the network", "use a smaller width")
-    source, law = generator(seed), weight_law("gaussian")
-    layers = [draw_layer(sized, number, 1, law, source) for number in range(1, sized.depth + 1)]
-    return NetworkFeatures(
-        Parameters(sized, tuple(weight for weight, _ in layers), tuple(bias for _, bias in layers))
-    )
+    return NetworkFeatures(draw_parameters(sized, 1, generator(seed).standard_normal))
 
 
 @dataclass(frozen=True, eq=False, repr=False)

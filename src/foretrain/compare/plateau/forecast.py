@@ -1,7 +1,12 @@
-"""The plateau of a network in steps, from its own gradient flow on its own data."""
+"""The plateau of a network in steps of descent, from its own gradient flow on its own data.
+
+The loss on the plateau is that at the saddle (:func:`plateau_level`); the flow is followed until the loss passes the
+one at which the network counts as escaped.
+"""
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,18 +15,79 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from foretrain.compare.plateau.descent import Descent, Escape, first_below, step_text
 from foretrain.compare.plateau.layers import leaf_calls
-from foretrain.compare.plateau.levels import FLAT
-from foretrain.compare.plateau.rates import Descent
 from foretrain.compare.task import Task
 from foretrain.support.answers import Answer, Result, fields_answer, labelled
+from foretrain.support.errors import InputError
 from foretrain.support.memory import require_memory
 from foretrain.theory.architecture import FloatArray
 from foretrain.training.gradient_flow import gradient_flow
 
+FLAT = 0.1  # within this share of its level the loss is called flat
 _GRADIENTS = 20_000  # of all data, at most, for one flow
 _POWER_STEPS = 25
 _STATES = 30  # copies of all weights, at most, while the flow makes a step
+
+
+def plateau_level(model: nn.Module, task: Task) -> float:
+    """The loss at the saddle.
+
+    At zero weight matrices the output is the same for all inputs. If the loss has a slope there (a bias, or an
+    activation with σ(0) ≠ 0, can still move it), the network first learns the best constant, and waits at its loss.
+    """
+    zeroed = copy.deepcopy(model)
+    with torch.no_grad():
+        for parameter in zeroed.parameters():
+            if parameter.ndim >= 2 and parameter.requires_grad:
+                parameter.zero_()
+    moving = [parameter for parameter in zeroed.parameters() if parameter.requires_grad]
+    with torch.enable_grad():
+        outputs = zeroed(task.x)
+        value = task.loss(outputs, task.y)
+        slopes = torch.autograd.grad(value, moving, allow_unused=True) if value.requires_grad else ()
+    steep = max((float(slope.abs().max()) for slope in slopes if slope is not None), default=0.0)
+    varies = float((outputs - outputs[:1]).detach().abs().max())
+    at_zero = float(value.detach())
+    if steep <= 1e-7 * max(abs(at_zero), 1e-30) or varies > 1e-6 * (1 + float(outputs.detach().abs().max())):
+        return at_zero
+    return min(at_zero, _best_constant(outputs[:1].detach(), task))
+
+
+def _best_constant(start: Tensor, task: Task) -> float:
+    """The least loss of outputs that are the same for all inputs."""
+    from scipy.optimize import minimize
+
+    def loss_and_slope(values: FloatArray) -> tuple[float, FloatArray]:
+        constant = torch.as_tensor(values).to(start).reshape(start.shape).requires_grad_()
+        with torch.enable_grad():
+            value = task.loss(constant.expand(len(task.x), *start.shape[1:]), task.y)
+        (slope,) = torch.autograd.grad(value, constant)
+        return float(value.detach()), slope.double().cpu().numpy().ravel()
+
+    at = start.double().cpu().numpy().ravel()
+    return float(minimize(loss_and_slope, at, jac=True, method="L-BFGS-B").fun)
+
+
+def escape_level(level: float, threshold: float | None, share: float) -> float:
+    """The loss below which the network has escaped: given, or a share of the plateau's."""
+    highest = 1 - FLAT
+    if not level > 0:
+        raise InputError(
+            f"the loss at the saddle is {level:g}, so there is nothing to learn from it: give targets that are not "
+            "fitted by a constant, and a loss that is positive."
+        )
+    if threshold is None:
+        if not 0 < share < highest:
+            raise InputError(
+                f"`share` is {share}: give a part of the plateau's loss between 0 and {highest:g}."
+            )
+        return share * level
+    if not threshold < highest * level:
+        raise InputError(
+            f"`threshold` is {threshold:g}, but the plateau is at {level:g}: give less than {highest * level:g}."
+        )
+    return threshold
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -89,11 +155,10 @@ class Forecast(Result):
         )
 
 
-def forecast(
-    model: nn.Module, task: Task, descent: Descent, level: float, threshold: float, max_steps: float
-) -> Forecast:
+def forecast(model: nn.Module, escape: Escape, max_steps: float) -> Forecast:
     """Integrate θ̇ = -ρ ∇ loss, with ρ such that time counts steps, until the loss passes the threshold."""
-    require_flow_memory(model, task)
+    task, descent, level, threshold = escape
+    _require_flow_memory(model, task)
     flow = gradient_flow(
         model,
         task.x,
@@ -135,23 +200,6 @@ def _refined(
     values = np.asarray(CubicHermiteSpline(steps, losses, slopes)(fine))
     values[::parts] = losses
     return fine, values
-
-
-def first_below(steps: FloatArray, losses: FloatArray, level: float) -> float:
-    """When a loss first is at most the level, along straight lines between points; inf if never."""
-    under = np.flatnonzero(losses <= level)
-    if not len(under):
-        return math.inf
-    after = int(under[0])
-    if after == 0:
-        return float(steps[0])
-    fraction = (losses[after - 1] - level) / (losses[after - 1] - losses[after])
-    return float(steps[after - 1] + fraction * (steps[after] - steps[after - 1]))
-
-
-def step_text(step: float) -> str:
-    """A number of steps as it is told: whole, but with two digits where it is small."""
-    return f"{step:,.0f}" if step >= 10 else f"{step:.2g}"
 
 
 def stability(model: nn.Module, task: Task, descent: Descent) -> float:
@@ -208,7 +256,7 @@ def _gradients(
         return torch.autograd.grad(value, list(moved.values()), allow_unused=True, materialize_grads=True)
 
 
-def require_flow_memory(model: nn.Module, task: Task) -> None:
+def _require_flow_memory(model: nn.Module, task: Task) -> None:
     """Refuse data whose activations would not fit; the flow looks at all of them at once."""
     with leaf_calls(model) as calls, torch.no_grad():
         model(task.x[:1])

@@ -1,28 +1,142 @@
-"""What is known about a plateau, and what real descent says of it."""
+"""The plateau of a torch network: how long, because of which layers, how to remove it, and what real descent says."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from torch import nn
 
 from foretrain.compare.plateau.answer import plateau_answer
-from foretrain.compare.plateau.layers import Bottleneck, LayerScale, has_normalisation
-from foretrain.compare.plateau.prediction import Forecast, step_text
-from foretrain.compare.plateau.rates import Descent
-from foretrain.compare.plateau.rescaling import ScalingLaw, code_for, rescaled
-from foretrain.compare.plateau.verification import TrainedRuns, filled, train_runs
-from foretrain.compare.task import Task
+from foretrain.compare.plateau.descent import (
+    Descent,
+    Escape,
+    TrainedRuns,
+    descent_of,
+    filled,
+    step_text,
+    train_runs,
+)
+from foretrain.compare.plateau.forecast import Forecast, escape_level, forecast, plateau_level
+from foretrain.compare.plateau.layers import (
+    Bottleneck,
+    LayerScale,
+    ScalingLaw,
+    factors_to_natural,
+    find_bottleneck,
+    has_normalisation,
+    is_chain,
+    read_layers,
+    rescaled,
+)
+from foretrain.compare.task import Loss, Task, prepare
+from foretrain.empirical.layer_scales import LayerScales, layer_scales
 from foretrain.support.answers import Answer, Result, labelled, picked
+from foretrain.support.arguments import positive, whole_number
+from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.seeds import Seed, spawn
 
 if TYPE_CHECKING:
     import xarray
 
-    from foretrain.empirical.layer_scales import LayerScales
+
+def plateau(
+    model: nn.Module,
+    x: Any,
+    y: Any,
+    *,
+    lr: float | None = None,
+    optimizer: torch.optim.Optimizer | None = None,
+    loss: Loss | str | None = None,
+    batch_size: int | None = None,
+    threshold: float | None = None,
+    share: float = 0.5,
+    max_steps: float = 1e7,
+) -> Plateau:
+    """Predict how many steps of gradient descent a network stays on the plateau of a small initialization.
+
+    The network's own gradient flow on all its data is integrated with adaptive steps until the loss falls below
+    ``threshold``, by default the ``share`` of the loss at the saddle (that of zero weights, or of the best constant
+    output where biases can learn it). ``optimizer`` gives rates by layer and momentum; ``lr`` is one rate for all.
+    ``batch_size`` matters for :meth:`Plateau.verify` only, which trains. The model is not changed.
+
+    ``loss`` is "squared_error" (half the SUM of squares), "mse", "cross_entropy" or any function of outputs and
+    targets; by default cross-entropy for whole-number labels, else torch's mean squared error.
+
+    >>> network = nn.Sequential(nn.Linear(4, 16, bias=False), nn.Tanh(), nn.Linear(16, 1, bias=False))
+    >>> x = torch.randn(64, 4)
+    >>> plateau(network, x, torch.tanh(x[:, :1]), lr=0.1).forecast.escape < 1000
+    True
+    """
+    _check_model(model)
+    positive("max_steps", max_steps)
+    descent = descent_of(model, lr, optimizer)
+    task = prepare(model, x, y, loss)
+    if batch_size is not None and whole_number("batch_size", batch_size) > len(task.x):
+        raise InputError(
+            f"`batch_size` is {batch_size}: give a whole number from 1 to {len(task.x)}, all samples."
+        )
+    layers = read_layers(model, task.x)
+    found = find_bottleneck(layers)
+    level = plateau_level(model, task)
+    escape = Escape(task, descent, level, escape_level(level, threshold, share))
+    given = forecast(model, escape, max_steps)
+    factors: dict[str, float] = {}
+    after: Forecast | None = None
+    law: ScalingLaw | None = None
+    if given.has_plateau and found.count and not has_normalisation(model):
+        factors = factors_to_natural(found)
+        after = forecast(rescaled(model, factors), escape, max_steps)
+        halved = _halved_escape(model, escape, found, given, max_steps)
+        law = ScalingLaw(
+            found.count, found.epsilon, halved / given.escape, applies=is_chain(model, task.x, layers)
+        )
+    scales = _theory_scales(model, task, len(layers))
+    return Plateau(model, task, descent, batch_size, layers, found, given, law, factors, after, scales)
+
+
+def _theory_scales(model: nn.Module, task: Task, count: int) -> LayerScales | None:
+    """X_l for networks the theory speaks of; the signal is the direction of inputs that says most about targets."""
+    try:
+        inputs = task.x.flatten(1).double()
+        targets = task.y if task.y.is_floating_point() else nn.functional.one_hot(task.y)
+        targets = targets.reshape(len(targets), -1).double()
+        covariance = (inputs - inputs.mean(0)).T @ (targets - targets.mean(0))
+        direction = torch.linalg.svd(covariance, full_matrices=False).U[:, 0]
+        scales = layer_scales(model, direction.cpu().numpy())
+    except (NotSupportedError, InputError):
+        return None
+    return scales if len(scales.layers) == count else None
+
+
+def _halved_escape(
+    model: nn.Module, escape: Escape, found: Bottleneck, given: Forecast, max_steps: float
+) -> float:
+    """The escape step of the flow from half the scale of the bottleneck; nan where it is not followed to its end."""
+    if not math.isfinite(given.escape):
+        return math.nan
+    halves = rescaled(model, {layer.name: 0.5 for layer in found.layers})
+    longest = max(max_steps, 4.0 * 2.0**found.count * given.escape)
+    smaller = forecast(halves, escape, longest).escape
+    return smaller if math.isfinite(smaller) else math.nan
+
+
+def _check_model(model: nn.Module) -> None:
+    if not isinstance(model, nn.Module):
+        raise InputError(f"model is a {type(model).__name__}: give a torch.nn.Module.")
+    if any(isinstance(p, nn.parameter.UninitializedParameter) for p in model.parameters()):
+        raise InputError("the model has lazy layers without weights: call it once on a few inputs before.")
+    for module in model.modules():
+        if isinstance(module, nn.modules.dropout._DropoutNd) and module.training and module.p > 0:
+            raise NotSupportedError("the model drops units at random: call model.eval(), or remove dropout.")
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.training:
+            raise NotSupportedError(
+                "batch normalisation lets samples depend on their batch, and undoes the scale of the layer before: "
+                "call model.eval() to freeze its statistics."
+            )
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -48,7 +162,8 @@ class Plateau(Result):
     @property
     def code(self) -> str:
         """Lines of Python that apply the advice to a network called ``model`` (empty: no advice)."""
-        return code_for(self.factors) if self.factors else ""
+        lines = [f'    model.get_parameter("{name}").mul_({by:.4g})' for name, by in self.factors.items()]
+        return "\n".join(["with torch.no_grad():", *lines]) if lines else ""
 
     @property
     def speedup(self) -> float:
@@ -66,18 +181,10 @@ class Plateau(Result):
         Runs differ in the order of their batches; each ends at twice its prediction or at ``max_steps``.
         """
         models = {"given": self.model, "rescaled": self.rescaled_model()}
+        escape = Escape(self.task, self.descent, self.forecast.level, self.forecast.threshold)
+        how: dict[str, Any] = {"batch_size": self.batch_size, "runs": runs, "max_steps": max_steps}
         trained = {
-            name: train_runs(
-                models[name],
-                self.task,
-                self.descent,
-                self.forecast.threshold,
-                expected.escape,
-                self.batch_size,
-                runs,
-                max_steps,
-                own,
-            )
+            name: train_runs(models[name], escape, expected.escape, seed=own, **how)
             for (name, expected), own in zip(self.forecasts.items(), spawn(seed, len(self.forecasts)))
         }
         return PlateauVerification(self, trained)
