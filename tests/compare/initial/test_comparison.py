@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,16 +29,7 @@ def found() -> Comparison:
 def with_theory(found: Comparison, observable: str, factor: float) -> Comparison:
     """The same measurement against a theory that is wrong by a factor."""
     wrong = [factor if entry.observable == observable else 1.0 for entry in found.entries]
-    return Comparison(
-        found.mlp,
-        found.entries,
-        found.ladder,
-        found.estimator,
-        found.seed,
-        found.theory * wrong,
-        found.unit,
-        found.batches,
-    )
+    return replace(found, theory=found.theory * wrong)
 
 
 @pytest.mark.slow
