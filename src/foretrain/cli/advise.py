@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from foretrain.cli.frame import Command, Seed
 from foretrain.cli.options import ActivationName, DataFile, Samples, Settings, activation_of, inputs_in, spelt
 from foretrain.support.answers import Answer
@@ -13,21 +11,15 @@ from foretrain.support.answers import Answer
 
 def advise(
     name: ActivationName,
-    width: Annotated[int, typer.Option("--width", help="Width of all hidden layers.")],
+    width: Annotated[int, "Width of all hidden layers."],
     settings: Settings = None,
-    depth: Annotated[
-        int | None, typer.Option("--depth", help="A depth to judge [default: that at r*].")
-    ] = None,
-    n_out: Annotated[int, typer.Option("--n-out", help="Number of outputs.")] = 1,
-    gamma: Annotated[float | None, typer.Option("--gamma", help="Skip connections of hidden layers.")] = None,
+    depth: Annotated[int | None, "A depth to judge [default: that at r*]."] = None,
+    n_out: Annotated[int, "Number of outputs."] = 1,
+    gamma: Annotated[float | None, "Skip connections of hidden layers."] = None,
     data: DataFile = None,
     samples: Samples = 128,
     loss: Annotated[
-        str,
-        typer.Option(
-            "--loss",
-            help="For the largest stable step on --data: squared_error (half the SUM), mse or cross_entropy.",
-        ),
+        str, "For the largest stable step on --data: squared_error (half the SUM), mse or cross_entropy."
     ] = "squared_error",
     seed: Seed = 0,
 ) -> Answer:

@@ -63,65 +63,33 @@ def compare(
     samples: Samples = 4,
     draws: Annotated[
         int | None,
-        typer.Option(
-            "--draws",
-            help="Networks per width, on average [default: 20000; if trained 400, with --regime finite 4000, of "
-            "bayes 200000].",
-        ),
+        "Networks per width, on average [default: 20000; if trained 400, with --regime finite 4000, of "
+        "bayes 200000].",
     ] = None,
-    scales: Annotated[
-        str | None, typer.Option("--scales", help="Multipliers of the width, at least three, such as 1,2,4.")
-    ] = None,
+    scales: Annotated[str | None, "Multipliers of the width, at least three, such as 1,2,4."] = None,
     observables: Annotated[
         str | None,
-        typer.Option(
-            "--observables",
-            help="Names such as K,V,G1; of the NTK Theta,H1,D,F,A,B; of its differentials P,Q,R,S,T,U "
-            "[default: K,V,G1].",
-        ),
+        "Names such as K,V,G1; of the NTK Theta,H1,D,F,A,B; of its differentials P,Q,R,S,T,U "
+        "[default: K,V,G1].",
     ] = None,
     method: Annotated[
-        str | None,
-        typer.Option(
-            "--method", help="auto [default], weights (draw every weight) or conditional (no weights)."
-        ),
+        str | None, "auto [default], weights (draw every weight) or conditional (no weights)."
     ] = None,
     c_b: BiasVariance = None,
     c_w: WeightVariance = None,
     gamma: SkipConnection = 0.0,
-    trained: Annotated[
-        bool, typer.Option("--trained", help="Train the networks and compare what they predict.")
-    ] = False,
+    trained: Annotated[bool, "Train the networks and compare what they predict."] = False,
     regime: Annotated[
-        str | None,
-        typer.Option(
-            "--regime",
-            help="If trained: infinite width [default], or finite: what it changes to order 1/width.",
-        ),
+        str | None, "If trained: infinite width [default], or finite: what it changes to order 1/width."
     ] = None,
-    learner: Annotated[
-        str | None, typer.Option("--learner", help="If trained: gradient_descent [default] or bayes.")
-    ] = None,
+    learner: Annotated[str | None, "If trained: gradient_descent [default] or bayes."] = None,
     algorithm: Annotated[
-        str | None,
-        typer.Option(
-            "--algorithm",
-            help="If trained: gradient_descent [default], flow, or with --regime finite two_step.",
-        ),
+        str | None, "If trained: gradient_descent [default], flow, or with --regime finite two_step."
     ] = None,
-    loss: Annotated[
-        str | None, typer.Option("--loss", help="If trained: squared_error [default] or cross_entropy.")
-    ] = None,
-    eta: Annotated[
-        float | None, typer.Option("--eta", help="If trained: learning rate [default: half the stable one].")
-    ] = None,
-    time: Annotated[
-        float | None,
-        typer.Option("--time", help="If trained: steps, or time of the flow [default: the end]."),
-    ] = None,
-    noise: Annotated[
-        float | None, typer.Option("--noise", help="If trained by bayes: variance of noise on targets.")
-    ] = None,
+    loss: Annotated[str | None, "If trained: squared_error [default] or cross_entropy."] = None,
+    eta: Annotated[float | None, "If trained: learning rate [default: half the stable one]."] = None,
+    time: Annotated[float | None, "If trained: steps, or time of the flow [default: the end]."] = None,
+    noise: Annotated[float | None, "If trained by bayes: variance of noise on targets."] = None,
     seed: Seed = 0,
 ) -> Result:
     """Compare kernel, vertex, 1/n correction, NTK and its differentials with real random networks of several widths.

@@ -18,18 +18,16 @@ def critical(
     name: ActivationName,
     settings: Settings = None,
     gamma: SkipConnection = 0.0,
-    depth: Annotated[
-        int | None, typer.Option("--depth", help="Also show the layers of a network of this depth.")
-    ] = None,
+    depth: Annotated[int | None, "Also show the layers of a network of this depth."] = None,
     width: Width = "128",
-    tuned: Annotated[bool, typer.Option("--tuned", help="Add the correction of order 1/width.")] = False,
+    tuned: Annotated[bool, "Add the correction of order 1/width."] = False,
     c_b_range: Annotated[
         Range | None, typer.Option("--c-b-range", metavar="LOW HIGH", help="Bias variances of the picture.")
     ] = None,
     c_w_range: Annotated[
         Range | None, typer.Option("--c-w-range", metavar="LOW HIGH", help="Weight variances of the picture.")
     ] = None,
-    points: Annotated[int, typer.Option("--points", help="Points of the picture along each axis.")] = 121,
+    points: Annotated[int, "Points of the picture along each axis."] = 121,
 ) -> Answer:
     """Find C_b and C_W at which signals neither explode nor vanish with depth, and the laws that then hold.
 

@@ -37,13 +37,8 @@ def doctor(
     momentum: Momentum = 0.0,
     batch_size: BatchSize = None,
     checkpoint: Checkpoint = None,
-    checks: Annotated[
-        str | None, typer.Option("--checks", help="Names of checks, separated by commas [default: all].")
-    ] = None,
-    verify: Annotated[
-        bool,
-        typer.Option("--verify", help="Also train with and without the advice, for a minute at most."),
-    ] = False,
+    checks: Annotated[str | None, "Names of checks, separated by commas [default: all]."] = None,
+    verify: Annotated[bool, "Also train with and without the advice, for a minute at most."] = False,
     steps: Annotated[int, typer.Option("--steps", min=1, help="Steps of --verify.")] = 200,
     seed: Seed = 0,
 ) -> Answer:

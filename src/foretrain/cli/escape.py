@@ -24,40 +24,23 @@ def escape(
     name: Annotated[
         str | None, typer.Argument(help="The activation: a name, or file.py:function; not with --model.")
     ] = None,
-    depth: Annotated[
-        str | None, typer.Option("--depth", help="Layers L, such as 4 or 3,4,5 [default: 4].")
-    ] = None,
-    epsilon: Annotated[
-        str | None, typer.Option("--epsilon", help="Initial scales [default: 0.01,0.03,0.1].")
-    ] = None,
+    depth: Annotated[str | None, "Layers L, such as 4 or 3,4,5 [default: 4]."] = None,
+    epsilon: Annotated[str | None, "Initial scales [default: 0.01,0.03,0.1]."] = None,
     bottleneck: Annotated[
         str | None,
         typer.Option("--bottleneck", metavar="R", help="Only the first R layers are small: 3 or 3,4."),
     ] = None,
-    others: Annotated[
-        float | None, typer.Option("--others", help="Scale of the other layers [default: 1].")
-    ] = None,
-    scales: Annotated[
-        str | None, typer.Option("--scales", help="One network by its scales X_1,...,X_L in layer order.")
-    ] = None,
-    width: Annotated[int | None, typer.Option("--width", help="Hidden width N [default: 64].")] = None,
-    beta: Annotated[
-        float | None, typer.Option("--beta", help="Strength of the teacher [default: 1].")
-    ] = None,
+    others: Annotated[float | None, "Scale of the other layers [default: 1]."] = None,
+    scales: Annotated[str | None, "One network by its scales X_1,...,X_L in layer order."] = None,
+    width: Annotated[int | None, "Hidden width N [default: 64]."] = None,
+    beta: Annotated[float | None, "Strength of the teacher [default: 1]."] = None,
     threshold: Annotated[
         float | None,
-        typer.Option(
-            "--threshold",
-            help="Escaped when X_1 is this large [default: 0.3]; with --model, when the loss is this small "
-            "[default: --share of its plateau].",
-        ),
+        "Escaped when X_1 is this large [default: 0.3]; with --model, when the loss is this small "
+        "[default: --share of its plateau].",
     ] = None,
-    lr: Annotated[
-        float | None, typer.Option("--lr", help="Learning rate of the first layer: times become steps.")
-    ] = None,
-    methods: Annotated[
-        str | None, typer.Option("--methods", help="Of leading,corrected,reduced [default: all that apply].")
-    ] = None,
+    lr: Annotated[float | None, "Learning rate of the first layer: times become steps."] = None,
+    methods: Annotated[str | None, "Of leading,corrected,reduced [default: all that apply]."] = None,
     settings: Settings = None,
     model: Annotated[
         str | None, typer.Option("--model", metavar="FILE.py:FUNCTION", help="A torch network of your own.")
@@ -69,17 +52,9 @@ def escape(
     batch_size: Annotated[
         int | None, typer.Option("--batch-size", min=1, help="Samples in a step [default: all].")
     ] = None,
-    share: Annotated[
-        float | None,
-        typer.Option("--share", help="Escaped at this share of the plateau's loss [default: 0.5]."),
-    ] = None,
-    train_steps: Annotated[
-        int | None,
-        typer.Option("--train-steps", help="Steps of real training at most, 0: none [default: 20000]."),
-    ] = None,
-    runs: Annotated[
-        int | None, typer.Option("--runs", help="Real trainings, by other orders of samples [default: 2].")
-    ] = None,
+    share: Annotated[float | None, "Escaped at this share of the plateau's loss [default: 0.5]."] = None,
+    train_steps: Annotated[int | None, "Steps of real training at most, 0: none [default: 20000]."] = None,
+    runs: Annotated[int | None, "Real trainings, by other orders of samples [default: 2]."] = None,
     seed: Seed = 0,
 ) -> Answer:
     """Predict how long gradient flow stays near the saddle at zero weights, where training looks stuck.

@@ -18,14 +18,9 @@ if TYPE_CHECKING:
 _OPTIMIZERS = ("sgd", "adam", "adamw", "shampoo")
 
 Data = Annotated[Path, typer.Argument(help="data.npz with x and y, samples first.")]
-Optimizer = Annotated[
-    str | None, typer.Option("--optimizer", help="sgd, adam, adamw or shampoo [default: sgd].")
-]
-Rate = Annotated[
-    float | None,
-    typer.Option("--lr", help="Learning rate [default: half the largest stable one, for sgd]."),
-]
-Momentum = Annotated[float, typer.Option("--momentum", help="Of sgd.")]
+Optimizer = Annotated[str | None, "sgd, adam, adamw or shampoo [default: sgd]."]
+Rate = Annotated[float | None, "Learning rate [default: half the largest stable one, for sgd]."]
+Momentum = Annotated[float, "Of sgd."]
 BatchSize = Annotated[
     int | None, typer.Option("--batch-size", min=1, help="Samples in a step [default: all].")
 ]

@@ -54,11 +54,8 @@ def flow(
     samples: Samples = 8,
     observables: Annotated[
         str | None,
-        typer.Option(
-            "--observables",
-            help="Names of preactivations (K,V,G1), tangent kernel at rates 1 (Theta,H1,D,F,A,B), its first (P,Q) "
-            "and second differentials (R,S,T,U) [default: K,V,G1].",
-        ),
+        "Names of preactivations (K,V,G1), tangent kernel at rates 1 (Theta,H1,D,F,A,B), its first (P,Q) "
+        "and second differentials (R,S,T,U) [default: K,V,G1].",
     ] = None,
     quadruples: Annotated[
         str | None,
@@ -67,14 +64,9 @@ def flow(
         ),
     ] = None,
     kinks: Annotated[
-        str,
-        typer.Option(
-            "--kinks", help="Second derivatives at kinks, for P and Q: delta, or almost_everywhere for none."
-        ),
+        str, "Second derivatives at kinks, for P and Q: delta, or almost_everywhere for none."
     ] = "delta",
-    layers: Annotated[
-        str | None, typer.Option("--layers", help="Layers to show, such as 1,2,10-20 [default: all or some].")
-    ] = None,
+    layers: Annotated[str | None, "Layers to show, such as 1,2,10-20 [default: all or some]."] = None,
 ) -> Answer:
     """Follow kernel, correlations and fluctuations of a random network from layer to layer.
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args, get_origin
 
 import typer
 
@@ -30,7 +30,10 @@ Seed = Annotated[int, typer.Option("--seed", min=0, help="The same seed gives th
 
 @dataclass(frozen=True)
 class Command:
-    """A function whose parameters are the command's own options, and what it offers besides."""
+    """A function whose parameters are the command's own options, and what it offers besides.
+
+    ``eta: Annotated[float, "Learning rate."]`` is the option --eta with these words as its help.
+    """
 
     function: Callable[..., answers.Answer | answers.Result]
     examples: tuple[str, ...]
@@ -43,21 +46,19 @@ class Command:
 class _Options:
     """The options that the frame adds to a command; the names are those of the parameters."""
 
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")] = False
+    json: Annotated[bool, "Print one JSON document and nothing else."] = False
     save: Annotated[
         Path | None,
         typer.Option(
             "--save", metavar="FOLDER", help="Write data (Zarr), answer and picture to this folder."
         ),
     ] = None
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Let --save replace an earlier answer.")] = (
-        False
-    )
+    overwrite: Annotated[bool, "Let --save replace an earlier answer."] = False
     plot: Annotated[
         Path | None,
         typer.Option("--plot", metavar="FILE", help="Draw the picture to this file: .png, .pdf or .svg."),
     ] = None
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False
+    debug: Annotated[bool, "Show the traceback of an error."] = False
 
 
 def run(name: str, command: Command, arguments: Sequence[str]) -> int:
@@ -115,6 +116,7 @@ def _with_options(command: Command, spelling: Mapping[str, str]) -> Callable[...
     offered |= {"plot"} if command.draws else set()
     all_added = inspect.signature(_Options, eval_str=True).parameters.values()
     added = [item.replace(kind=item.KEYWORD_ONLY) for item in all_added if item.name in offered]
+    parameters = [_as_option(item) for item in (*own.parameters.values(), *added)]
 
     def entry(**values: Any) -> int:
         options = _Options(**{name: values.pop(name) for name in offered})
@@ -128,11 +130,21 @@ def _with_options(command: Command, spelling: Mapping[str, str]) -> Callable[...
         except (Exception, KeyboardInterrupt) as error:
             return report(error, debug=options.debug, options=spelling)
 
-    signature = own.replace(parameters=[*own.parameters.values(), *added], return_annotation=int)
+    signature = own.replace(parameters=parameters, return_annotation=int)
     entry.__doc__ = command.function.__doc__
     entry.__annotations__ = {name: item.annotation for name, item in signature.parameters.items()}
     entry.__dict__["__signature__"] = signature
     return entry
+
+
+def _as_option(item: inspect.Parameter) -> inspect.Parameter:
+    """A parameter that is annotated with words alone becomes the option of its name, and the words its help."""
+    kind, *about = get_args(item.annotation) or (item.annotation,)
+    if get_origin(item.annotation) is not Annotated or not isinstance(about[0], str):
+        return item
+    option = typer.Option(f"--{item.name.replace('_', '-')}", help=about[0])
+    annotation: Any = Annotated
+    return item.replace(annotation=annotation[kind, option])
 
 
 @contextmanager

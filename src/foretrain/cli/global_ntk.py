@@ -26,23 +26,18 @@ def global_ntk(
     ],
     states: Annotated[
         str | None,
-        typer.Option(
-            "--states",
-            help="hidden,cell of a recurrent layer, or paths of modules such as layers.0,layers.1 "
-            "[default: what the recurrent layer, or the model, returns].",
-        ),
+        "hidden,cell of a recurrent layer, or paths of modules such as layers.0,layers.1 "
+        "[default: what the recurrent layer, or the model, returns].",
     ] = None,
     samples: Annotated[
         int, typer.Option("--samples", min=1, help="How many samples of x, drawn at random if it has more.")
     ] = 16,
     parameters: Annotated[
         str | None,
-        typer.Option("--parameters", help='Patterns of those that count, such as "cell.*" [default: all].'),
+        'Patterns of those that count, such as "cell.*" [default: all].',
     ] = None,
     modes: Annotated[int, typer.Option("--modes", min=1, help="How many leading modes.")] = 5,
-    accuracy: Annotated[
-        float, typer.Option("--accuracy", help="Relative standard error of traces and ranks.")
-    ] = 0.02,
+    accuracy: Annotated[float, "Relative standard error of traces and ranks."] = 0.02,
     seed: Seed = 0,
 ) -> Answer:
     """Show what gradient descent can change in a model's states, in space and time.

@@ -32,37 +32,20 @@ def ntk(
             help="Compute tile by tile into this store; goes on if it is there.",
         ),
     ] = None,
-    trace: Annotated[
-        bool, typer.Option("--trace", help="Sum over equal outputs: N x N instead of NC x NC.")
-    ] = False,
-    outputs: Annotated[
-        str | None,
-        typer.Option("--outputs", help="Numbers of the outputs that count, such as 0,1 [default: all]."),
-    ] = None,
-    by: Annotated[
-        str | None, typer.Option("--by", help="layer or parameter: keep contributions apart in the store.")
-    ] = None,
+    trace: Annotated[bool, "Sum over equal outputs: N x N instead of NC x NC."] = False,
+    outputs: Annotated[str | None, "Numbers of the outputs that count, such as 0,1 [default: all]."] = None,
+    by: Annotated[str | None, "layer or parameter: keep contributions apart in the store."] = None,
     engine: Engine = None,
     workers: Workers = None,
-    dtype: Annotated[
-        str | None, typer.Option("--dtype", help="float32 or float64 [default: that of the model].")
-    ] = None,
+    dtype: Annotated[str | None, "float32 or float64 [default: that of the model]."] = None,
     batch_size: Annotated[
         int | None, typer.Option("--batch-size", min=1, help="Samples that go through the model together.")
     ] = None,
-    memory: Annotated[
-        str | None, typer.Option("--memory", help="What each worker may take, such as 2GB.")
-    ] = None,
-    anew: Annotated[
-        bool, typer.Option("--anew", help="Replace the store instead of going on with it.")
-    ] = False,
+    memory: Annotated[str | None, "What each worker may take, such as 2GB."] = None,
+    anew: Annotated[bool, "Replace the store instead of going on with it."] = False,
     top: Annotated[int, typer.Option("--top", min=1, help="How many leading modes.")] = 10,
-    ridge: Annotated[
-        float | None, typer.Option("--ridge", help="Also fit y by kernel regression with this ridge.")
-    ] = None,
-    test: Annotated[
-        bool, typer.Option("--test", help="Also the kernel of x_test with x, into OUT-test.zarr.")
-    ] = False,
+    ridge: Annotated[float | None, "Also fit y by kernel regression with this ridge."] = None,
+    test: Annotated[bool, "Also the kernel of x_test with x, into OUT-test.zarr."] = False,
     seed: Seed = 0,
 ) -> Answer:
     """Compute the exact tangent kernel of any torch model, and summarise it.

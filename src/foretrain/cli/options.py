@@ -22,29 +22,22 @@ DataFile = Annotated[
     Path | None, typer.Option("--data", metavar="FILE.npz", help="Take the inputs x of a data file.")
 ]
 Samples = Annotated[int, typer.Option("--samples", min=1, help="How many inputs of the data file.")]
-Engine = Annotated[
-    str | None, typer.Option("--engine", help="local, threads, dask://host:port or ray://host:port.")
-]
-Workers = Annotated[int | None, typer.Option("--workers", help="Processes [default: one for each core].")]
+Engine = Annotated[str | None, "local, threads, dask://host:port or ray://host:port."]
+Workers = Annotated[int | None, "Processes [default: one for each core]."]
 Loss = Annotated[
     str | None,
-    typer.Option(
-        "--loss",
-        help="mse, squared_error (half the SUM) or cross_entropy [default: cross_entropy for whole-number labels].",
-    ),
+    "mse, squared_error (half the SUM) or cross_entropy [default: cross_entropy for whole-number labels].",
 ]
 ActivationName = Annotated[str, typer.Argument(help="The activation: a name, or file.py:function.")]
 Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=NUMBER", help="A parameter of the activation, such as slope=0.2."),
 ]
-Depth = Annotated[int, typer.Option("--depth", help="Layers of weights, L.")]
-Width = Annotated[str, typer.Option("--width", help="Hidden width, or one for each layer: 100,50,100.")]
-BiasVariance = Annotated[float | None, typer.Option("--c-b", help="Variance of biases [default: critical].")]
-WeightVariance = Annotated[
-    float | None, typer.Option("--c-w", help="Variance of weights times fan-in [default: critical].")
-]
-SkipConnection = Annotated[float, typer.Option("--gamma", help="Skip connections of hidden layers.")]
+Depth = Annotated[int, "Layers of weights, L."]
+Width = Annotated[str, "Hidden width, or one for each layer: 100,50,100."]
+BiasVariance = Annotated[float | None, "Variance of biases [default: critical]."]
+WeightVariance = Annotated[float | None, "Variance of weights times fan-in [default: critical]."]
+SkipConnection = Annotated[float, "Skip connections of hidden layers."]
 
 
 def spelt(text: str) -> str:

@@ -41,37 +41,18 @@ def predict(
     c_b: BiasVariance = None,
     c_w: WeightVariance = None,
     lambda_b: Annotated[
-        float | None,
-        typer.Option(
-            "--lambda-b",
-            help="Learning rate of biases [default: balanced, or 1 if --c-b and --c-w are given].",
-        ),
+        float | None, "Learning rate of biases [default: balanced, or 1 if --c-b and --c-w are given]."
     ] = None,
-    lambda_w: Annotated[
-        float | None, typer.Option("--lambda-w", help="The same of weights, times fan-in.")
-    ] = None,
+    lambda_w: Annotated[float | None, "The same of weights, times fan-in."] = None,
     gamma: SkipConnection = 0.0,
     settings: Settings = None,
-    learner: Annotated[
-        str, typer.Option("--learner", help="gradient_descent or bayes.")
-    ] = "gradient_descent",
-    algorithm: Annotated[
-        str, typer.Option("--algorithm", help="gradient_descent, flow, two_step or newton.")
-    ] = "gradient_descent",
-    eta: Annotated[
-        float | None, typer.Option("--eta", help="Overall learning rate [default: the best; of the flow 1].")
-    ] = None,
-    time: Annotated[
-        float | None, typer.Option("--time", help="Steps, or flow time [default: the end of training].")
-    ] = None,
-    noise: Annotated[
-        float, typer.Option("--noise", help="Variance of the noise on targets, for bayes.")
-    ] = 0.0,
+    learner: Annotated[str, "gradient_descent or bayes."] = "gradient_descent",
+    algorithm: Annotated[str, "gradient_descent, flow, two_step or newton."] = "gradient_descent",
+    eta: Annotated[float | None, "Overall learning rate [default: the best; of the flow 1]."] = None,
+    time: Annotated[float | None, "Steps, or flow time [default: the end of training]."] = None,
+    noise: Annotated[float, "Variance of the noise on targets, for bayes."] = 0.0,
     loss: Annotated[
-        str | None,
-        typer.Option(
-            "--loss", help="squared_error or cross_entropy [default: cross_entropy for whole-number labels]."
-        ),
+        str | None, "squared_error or cross_entropy [default: cross_entropy for whole-number labels]."
     ] = None,
     smoothing: Annotated[
         float | None,
@@ -80,22 +61,13 @@ def predict(
             help=f"Of the cross-entropy: probability of other classes [default: {_SMOOTHING} at the end, else 0].",
         ),
     ] = None,
-    one_hot: Annotated[
-        bool, typer.Option("--one-hot", help="Squared errors on one output for each class in y.")
-    ] = False,
-    regime: Annotated[
-        str, typer.Option("--regime", help="infinite, or finite: to order 1/width.")
-    ] = "infinite",
+    one_hot: Annotated[bool, "Squared errors on one output for each class in y."] = False,
+    regime: Annotated[str, "infinite, or finite: to order 1/width."] = "infinite",
     draws: Annotated[
-        int | None,
-        typer.Option(
-            "--draws",
-            help="Of what is sampled: networks, or sets of inputs at finite width [default: exact sums].",
-        ),
+        int | None, "Of what is sampled: networks, or sets of inputs at finite width [default: exact sums]."
     ] = None,
     tolerance: Annotated[
-        float | None,
-        typer.Option("--tolerance", help="Of the integrals of training at finite width [default: 1e-10]."),
+        float | None, "Of the integrals of training at finite width [default: 1e-10]."
     ] = None,
     seed: Seed = 0,
 ) -> Answer:

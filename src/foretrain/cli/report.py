@@ -24,13 +24,11 @@ def report(
         str | None, typer.Argument(help="model.py:make, a function that returns the torch model.")
     ] = None,
     data: Annotated[Path | None, typer.Argument(help="data.npz with x and y, samples first.")] = None,
-    example: Annotated[
-        bool, typer.Option("--example", help="Of two built-in networks, instead of MODEL and DATA.")
-    ] = False,
+    example: Annotated[bool, "Of two built-in networks, instead of MODEL and DATA."] = False,
     page: Annotated[
         Path, typer.Option("--output", "-o", metavar="FILE.html", help="The file that is written.")
     ] = Path("report.html"),
-    title: Annotated[str, typer.Option("--title", help="Of the page [default: MODEL on DATA].")] = "",
+    title: Annotated[str, "Of the page [default: MODEL on DATA]."] = "",
     optimizer: Optimizer = None,
     lr: Rate = None,
     momentum: Momentum = 0.0,
@@ -41,7 +39,7 @@ def report(
         bool, typer.Option("--verify/--no-verify", help="Train briefly with and without the advice.")
     ] = True,
     steps: Annotated[int, typer.Option("--steps", min=1, help="Steps of this training.")] = 200,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file if it is there.")] = False,
+    overwrite: Annotated[bool, "Replace the file if it is there."] = False,
     seed: Seed = 0,
 ) -> Answer:
     """Examine a torch model on its data and write all of it to one HTML file, which opens without a network.

@@ -25,9 +25,7 @@ def reproduce(
         list[str] | None, typer.Argument(help="The experiments; without any, all are listed.")
     ] = None,
     run_all: Annotated[bool, typer.Option("--all", help="Run all experiments.")] = False,
-    paper_scale: Annotated[
-        bool, typer.Option("--paper-scale", help="The size that the source printed.")
-    ] = False,
+    paper_scale: Annotated[bool, "The size that the source printed."] = False,
     keep: Annotated[
         Path | None,
         typer.Option(

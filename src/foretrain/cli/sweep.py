@@ -30,30 +30,16 @@ def sweep(
         Path | None,
         typer.Option("-o", "--output", metavar="STORE", help="Folder of the points [default: SPEC.sweep]."),
     ] = None,
-    example: Annotated[
-        bool,
-        typer.Option("--example", help="Take the built-in phase diagram of tanh, 527 points, as the file."),
-    ] = False,
+    example: Annotated[bool, "Take the built-in phase diagram of tanh, 527 points, as the file."] = False,
     list_all: Annotated[
         bool, typer.Option("--list", help="List what can be swept; with a name, all its parameters.")
     ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only say how many points are left and what they will cost.")
-    ] = False,
-    retry_failed: Annotated[
-        bool, typer.Option("--retry-failed", help="Compute failed points again.")
-    ] = False,
-    extend: Annotated[
-        bool,
-        typer.Option(
-            "--extend", help="Go on with a store although axes have grown or your code has changed."
-        ),
-    ] = False,
+    dry_run: Annotated[bool, "Only say how many points are left and what they will cost."] = False,
+    retry_failed: Annotated[bool, "Compute failed points again."] = False,
+    extend: Annotated[bool, "Go on with a store although axes have grown or your code has changed."] = False,
     engine: Engine = None,
     workers: Workers = None,
-    quantity: Annotated[
-        str | None, typer.Option("--quantity", help="What to draw and print [default: all numbers].")
-    ] = None,
+    quantity: Annotated[str | None, "What to draw and print [default: all numbers]."] = None,
 ) -> Answer:
     """Compute an observable, an experiment or a function of your own at every point of a grid of parameters.
 
