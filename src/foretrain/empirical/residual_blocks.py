@@ -18,16 +18,15 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import nn
 
 from foretrain.empirical.models.model import explained
 from foretrain.support.answers import Answer, Result, fields_answer
+from foretrain.support.arguments import whole_number
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.progress import track
 from foretrain.support.seeds import Seed, integer, spawn
 
-Array = NDArray[np.float64]
 Factory = Callable[[], nn.Module]
 
 _RESETS = ("reset_parameters", "_reset_parameters")  # torch's attention spells it with an underscore
@@ -119,23 +118,25 @@ def tune_block(
         raise InputError(
             "z is empty, zero or not finite: give signals such as the block sees in the network."
         )
-    if isinstance(draws, bool) or not isinstance(draws, int | np.integer) or draws < 2:
-        raise InputError(f"`draws` is {draws!r}: give 2 or more, so that there is a standard error.")
+    count = whole_number("draws", draws, least=2)  # so that there is a standard error
     make = _maker(block)
-    moments = np.array([_moments(make, z, own) for own in track(spawn(seed, int(draws)), "draws")])
+    moments = np.array([_moments(make, z, own) for own in track(spawn(seed, count), "draws")])
     G_zz = float((z.detach().cpu().double() ** 2).mean())
     G_RR, G_Rz = (float(value) for value in moments.mean(axis=0))
-    errors = moments.std(axis=0, ddof=1) / math.sqrt(draws)
+    errors = moments.std(axis=0, ddof=1) / math.sqrt(count)
+    # The standard error of xi, from leaving out one draw at a time.
+    others = (moments.sum(axis=0) - moments) / (count - 1)
+    scales = np.array([residual_scale(G_zz, RR, Rz, gamma) for RR, Rz in others])
     return BlockTuning(
         gamma=float(gamma),
         xi=residual_scale(G_zz, G_RR, G_Rz, gamma),
-        xi_error=_jackknife(moments, G_zz, gamma),
+        xi_error=float(np.sqrt((count - 1) * scales.var())),
         G_zz=G_zz,
         G_RR=G_RR,
         G_RR_error=float(errors[0]),
         G_Rz=G_Rz,
         G_Rz_error=float(errors[1]),
-        draws=int(draws),
+        draws=count,
     )
 
 
@@ -157,17 +158,19 @@ def _moments(make: Factory, z: torch.Tensor, seed: Seed) -> tuple[float, float]:
         # A copy, because modules that work in place would change z.
         with explained(z, module.parameters(), "z"):
             out = module(z.detach().clone())
-    _check_output(out, z)
+    if not isinstance(out, torch.Tensor):
+        raise InputError(
+            f"the block returned {type(out).__name__}: wrap it in a module that returns the branch as one tensor."
+        )
+    if out.shape != z.shape:
+        raise InputError(
+            f"the block changes the shape from {tuple(z.shape)} to {tuple(out.shape)}: a residual branch must "
+            "keep it, so add a projection or tune only the part that does."
+        )
+    if not torch.isfinite(out).all():
+        raise InputError("the block returned values that are not finite: make its own layers critical first.")
     signal, branch = (tensor.detach().cpu().double() for tensor in (z, out))
     return float((branch**2).mean()), float((branch * signal).mean())
-
-
-def _jackknife(moments: Array, G_zz: float, gamma: float) -> float:
-    """Standard error of xi from leaving out one draw at a time."""
-    count = len(moments)
-    others = (moments.sum(axis=0) - moments) / (count - 1)
-    scales = np.array([residual_scale(G_zz, G_RR, G_Rz, gamma) for G_RR, G_Rz in others])
-    return float(np.sqrt((count - 1) * scales.var()))
 
 
 def _maker(block: nn.Module | Factory) -> Factory:
@@ -228,17 +231,3 @@ def _check_gamma(gamma: float) -> float:
             f"`gamma` is {gamma!r}: give a number between -1 and 1; at 1 no xi keeps the signal."
         )
     return float(gamma)
-
-
-def _check_output(out: object, z: torch.Tensor) -> None:
-    if not isinstance(out, torch.Tensor):
-        raise InputError(
-            f"the block returned {type(out).__name__}: wrap it in a module that returns the branch as one tensor."
-        )
-    if out.shape != z.shape:
-        raise InputError(
-            f"the block changes the shape from {tuple(z.shape)} to {tuple(out.shape)}: a residual branch must "
-            "keep it, so add a projection or tune only the part that does."
-        )
-    if not torch.isfinite(out).all():
-        raise InputError("the block returned values that are not finite: make its own layers critical first.")

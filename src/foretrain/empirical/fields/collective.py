@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from foretrain.empirical.autograd_graph.chain import find_chain
 from foretrain.empirical.fields import spectra, transport
 from foretrain.empirical.fields.first_order import FirstOrderStep
-from foretrain.empirical.fields.observation import observe
-from foretrain.empirical.fields.spectra import HeavyTail, heavy_tail
+from foretrain.empirical.fields.spectra import HeavyTail, heavy_tail, observe
 from foretrain.empirical.fields.state import (
     OUTPUTS,
     PAIR,

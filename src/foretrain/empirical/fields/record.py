@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from foretrain.empirical.autograd_graph.chain import find_chain
 from foretrain.empirical.fields.collective import Fields
-from foretrain.empirical.fields.observation import observe
 from foretrain.empirical.fields.one_hidden_layer import Descent, recorded_steps
+from foretrain.empirical.fields.spectra import observe
 from foretrain.empirical.fields.state import (
     FieldState,
     ReadoutLike,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -39,6 +39,15 @@ if TYPE_CHECKING:
     import xarray as xr
 
 
+Change = dict[str, Tensor]
+_MEASURES = {
+    "change": "real change of the field",
+    "error": "real minus predicted change",
+    "frozen_error": "the same without mask flips: new weights with old masks, minus predicted change",
+    "flip_part": "what mask flips add: real change minus change with old masks",
+    "unflipped_error": "real minus predicted change of those inputs that flip no mask; nan if there is none",
+    "roundoff": "resolution of the field in its dtype: smaller errors mean nothing",
+}
 _PIECES = 16
 _HALVINGS = 26
 _JUMP = 1e-3  # smallest jump of a slope that counts, relative to the largest slope of the layer
@@ -99,16 +108,11 @@ def _steepest_piece(chain: Chain, number: int, old: Tensor, new: Tensor) -> _Way
     return best
 
 
-@dataclass(frozen=True, eq=False)
-class FrozenFields:
-    """Fields with new weights but old masks: what the frozen-mask theory describes at finite lr."""
+def frozen_fields(before: FieldState, after: Chain) -> tuple[list[Tensor], list[Tensor]]:
+    """Activations and conjugate fields of new weights with old masks, as the frozen-mask theory has them.
 
-    activations: tuple[Tensor, ...]
-    conjugates: tuple[Tensor, ...]
-
-
-def frozen_fields(before: FieldState, after: Chain) -> FrozenFields:
-    """Run the inputs through the new weights, with every unit that meets a kink continued along its old slope."""
+    Inputs run through the new weights, with every unit that meets a kink continued along its old slope.
+    """
     chain = before.chain
     activations, slopes = [chain.u(0)], []
     for number, layer in enumerate(after.layers, start=1):
@@ -121,18 +125,7 @@ def frozen_fields(before: FieldState, after: Chain) -> FrozenFields:
     conjugates = [before.conjugates[-1]]
     for layer, slope in zip(reversed(after.layers), reversed(slopes)):
         conjugates.append((slope[:, None, :] * conjugates[-1]) @ layer.weight)
-    return FrozenFields(tuple(activations), tuple(reversed(conjugates)))
-
-
-Change = dict[str, Tensor]
-_MEASURES = {
-    "change": "real change of the field",
-    "error": "real minus predicted change",
-    "frozen_error": "the same without mask flips: new weights with old masks, minus predicted change",
-    "flip_part": "what mask flips add: real change minus change with old masks",
-    "unflipped_error": "real minus predicted change of those inputs that flip no mask; nan if there is none",
-    "roundoff": "resolution of the field in its dtype: smaller errors mean nothing",
-}
+    return activations, conjugates[::-1]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -189,20 +182,30 @@ def step_report(state: FieldState, lr: float | Sequence[float], y: Tensor, loss_
         raise InputError(f"`lr` is {lr!r}: give one positive learning rate or several.")
     state.chain.check_unchanged()
     targets = check_targets(y, state.outputs)
-    found = [_one(state, rate, targets, loss_scale) for rate in track(rates, "real steps")]
-    return StepReport(_dataset(state, rates, found, loss_scale))
+    found = [_measures(state, rate, targets, loss_scale) for rate in track(rates, "real steps")]
+    names = list(fields_by_name(state, state.chain.activations, state.conjugates))
+    variables = {
+        name: ("lr field norm", [step[name] for step in found], meaning)
+        for name, meaning in _MEASURES.items()
+    }
+    data = labelled(
+        {
+            **variables,
+            "flips": ("lr layer", [step["flips"] for step in found], "masks that flip"),
+            "flipped_inputs": ("lr", [step["flipped_inputs"] for step in found]),
+        },
+        {"loss_scale": loss_scale, "inputs": state.chain.inputs, "readout": state.readout.label},
+        ["layer"],
+        lr=rates,
+        field=names,
+        field_layer=("field", [int(n[2:]) if n != "residual" else state.chain.depth for n in names]),
+        norm=["rms", "max"],
+    )
+    return StepReport(data)
 
 
-@dataclass(frozen=True, eq=False)
-class _Step:
-    """Measures (field, norm) by name, flips of every layer, and how many inputs flip."""
-
-    measures: dict[str, list[list[float]]]
-    flips: list[int]
-    flipped_inputs: int
-
-
-def _one(state: FieldState, lr: float, y: Tensor, loss_scale: float) -> _Step:
+def _measures(state: FieldState, lr: float, y: Tensor, loss_scale: float) -> dict[str, Any]:
+    """Of one step: all measures (field, norm), flips of every layer, and how many inputs flip."""
     descent = Descent(state.chain.model, state.chain.x, y, state.readout, lr, loss_scale)
     descent.step()
     after = FieldState(find_chain(descent.model, state.chain.x), state.readout)
@@ -213,8 +216,7 @@ def _one(state: FieldState, lr: float, y: Tensor, loss_scale: float) -> _Step:
     flipped = torch.stack([layer.any(dim=1) for layer in flips]).any(dim=0)
     old = fields_by_name(state, state.chain.activations, state.conjugates)
     real = _minus(fields_by_name(state, after.chain.activations, after.conjugates), old)
-    kept = frozen_fields(state, after.chain)
-    frozen = _minus(fields_by_name(state, kept.activations, kept.conjugates), old)
+    frozen = _minus(fields_by_name(state, *frozen_fields(state, after.chain)), old)
     first_order = FirstOrderStep(state, state.outputs - y, lr, loss_scale)
     predicted = fields_by_name(state, first_order.activation_changes, first_order.conjugate_changes())
     error = _minus(real, predicted)
@@ -227,11 +229,8 @@ def _one(state: FieldState, lr: float, y: Tensor, loss_scale: float) -> _Step:
         "unflipped_error": {name: values[~flipped] for name, values in error.items()},
         "roundoff": {name: resolution * values for name, values in old.items()},
     }
-    return _Step(
-        {name: [_norms(values) for values in fields.values()] for name, fields in by_measure.items()},
-        [int(layer.sum()) for layer in flips],
-        int(flipped.sum()),
-    )
+    found = {name: [_norms(values) for values in fields.values()] for name, fields in by_measure.items()}
+    return {**found, "flips": [int(layer.sum()) for layer in flips], "flipped_inputs": int(flipped.sum())}
 
 
 def fields_by_name(state: FieldState, activations: Sequence[Tensor], conjugates: Sequence[Tensor]) -> Change:
@@ -249,28 +248,6 @@ def _norms(values: Tensor) -> list[float]:
     if values.numel() == 0:
         return [float("nan")] * 2
     return [float((values**2).mean().sqrt()), float(values.abs().max())]
-
-
-def _dataset(state: FieldState, rates: list[float], found: list[_Step], loss_scale: float) -> xr.Dataset:
-    names = list(fields_by_name(state, state.chain.activations, state.conjugates))
-    variables = {
-        name: ("lr field norm", [step.measures[name] for step in found], meaning)
-        for name, meaning in _MEASURES.items()
-    }
-    layers = [int(name[2:]) if name != "residual" else state.chain.depth for name in names]
-    return labelled(
-        {
-            **variables,
-            "flips": ("lr layer", [step.flips for step in found], "masks that flip"),
-            "flipped_inputs": ("lr", [step.flipped_inputs for step in found]),
-        },
-        {"loss_scale": loss_scale, "inputs": state.chain.inputs, "readout": state.readout.label},
-        ["layer"],
-        lr=rates,
-        field=names,
-        field_layer=("field", layers),
-        norm=["rms", "max"],
-    )
 
 
 def _worst(one: xr.Dataset) -> list[str]:

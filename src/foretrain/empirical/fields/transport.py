@@ -7,6 +7,8 @@ of all first with all second ones.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -46,13 +48,21 @@ def dense_transport(state: FieldState, number: int, first: Tensor, second: Tenso
     chain = state.chain
     widest = max(range(number, chain.depth), key=lambda layer: chain.widths[layer])
     require_pairs(chain, widest, len(first) * len(second), state.readout.outputs**2)
-    carried: Tensor | None = None
-    for layer in range(chain.depth - 1, number - 1, -1):
-        width = chain.widths[layer]
-        eye = torch.eye(width, dtype=chain.u(0).dtype, device=chain.u(0).device)
-        fresh = _fresh(state, layer + 1, first, second)[..., None, None] * eye
-        carried = fresh if carried is None else fresh + pullback(chain, layer, first, second, carried)
-    assert carried is not None
+
+    def fresh(layer: int) -> Tensor:
+        eye = torch.eye(chain.widths[layer], dtype=chain.u(0).dtype, device=chain.u(0).device)
+        return _fresh(state, layer + 1, first, second)[..., None, None] * eye
+
+    return _come_down(chain, number, fresh, lambda layer, X: pullback(chain, layer, first, second, X))
+
+
+def _come_down(
+    chain: Chain, number: int, fresh: Callable[[int], Tensor], back: Callable[[int, Tensor], Tensor]
+) -> Tensor:
+    """The recursion (187) from layer L - 1 down to l: what a layer adds, and what was carried there brought back."""
+    carried = fresh(chain.depth - 1)
+    for layer in range(chain.depth - 2, number - 1, -1):
+        carried = fresh(layer) + back(layer, carried)
     return carried
 
 
@@ -69,18 +79,16 @@ def apply_transport(state: FieldState, number: int, first: Tensor, second: Tenso
         "ask for fewer pairs",
     )
     going_up = climb(chain, number, second, vectors)
-    carried: Tensor | None = None
-    for layer in range(chain.depth - 1, number - 1, -1):
-        fresh = (
-            _fresh(state, layer + 1, first, second)[..., None] * going_up[layer - number][:, None, None, :]
-        )
-        if carried is None:
-            carried = fresh
-        else:
-            slopes = chain.a(layer + 1)[first][:, None, None, None, :]
-            carried = fresh + (slopes * carried) @ chain.layer(layer + 1).weight
-    assert carried is not None
-    return carried
+
+    def fresh(layer: int) -> Tensor:
+        correlator = _fresh(state, layer + 1, first, second)
+        return correlator[..., None] * going_up[layer - number][:, None, None, :]
+
+    def back(layer: int, carried: Tensor) -> Tensor:
+        slopes = chain.a(layer + 1)[first][:, None, None, None, :]
+        return (slopes * carried) @ chain.layer(layer + 1).weight
+
+    return _come_down(chain, number, fresh, back)
 
 
 def transport_sum(state: FieldState, number: int, vectors: Tensor, weights: Tensor) -> Tensor:
@@ -91,18 +99,15 @@ def transport_sum(state: FieldState, number: int, vectors: Tensor, weights: Tens
     chain = state.chain
     everyone = torch.arange(chain.inputs, device=vectors.device)
     going_up = climb(chain, number, everyone, vectors)
-    carried: Tensor | None = None
-    for layer in range(chain.depth - 1, number - 1, -1):
-        fresh = float(chain.layer(layer + 1).trains_weight) * (
-            weighted_correlator(state, layer + 1, weights) @ going_up[layer - number]
-        )
-        if carried is None:
-            carried = fresh
-        else:
-            slopes = chain.a(layer + 1)[:, None, :]
-            carried = fresh + (slopes * carried) @ chain.layer(layer + 1).weight
-    assert carried is not None
-    return carried
+
+    def fresh(layer: int) -> Tensor:
+        summed = weighted_correlator(state, layer + 1, weights) @ going_up[layer - number]
+        return float(chain.layer(layer + 1).trains_weight) * summed
+
+    def back(layer: int, carried: Tensor) -> Tensor:
+        return (chain.a(layer + 1)[:, None, :] * carried) @ chain.layer(layer + 1).weight
+
+    return _come_down(chain, number, fresh, back)
 
 
 def weighted_correlator(state: FieldState, number: int, weights: Tensor) -> Tensor:

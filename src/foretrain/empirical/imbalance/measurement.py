@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from foretrain.empirical.fields.state import check_rate
 from foretrain.empirical.imbalance.pairs import (
     Loss,
-    Network,
     Pair,
     PairState,
     find_pairs,
@@ -53,6 +52,11 @@ class Imbalance(Result):
     def data(self) -> xr.Dataset:
         """All scalars, by pair."""
         states = self._states
+        # Which Δ it is, in words.
+        about = [
+            " ".join(f"{'+' if sign > 0 else '-'} |{name}|²" for name, sign in state.parts)
+            for state in states
+        ]
         drift = np.array([state.drift() for state in states])
         identity = np.array([state.identity() for state in states])
         variables = {
@@ -66,7 +70,7 @@ class Imbalance(Result):
             {name: ("pair", values) for name, values in variables.items()},
             {"meaning": "imbalance of layer norms under gradient flow, identity (2)"},
             pair=self.pairs,
-            about=("pair", [_about(state) for state in states]),
+            about=("pair", about),
         )
 
     def neurons(self, pair: str | int = 0) -> xr.Dataset:
@@ -128,11 +132,6 @@ class Imbalance(Result):
         identity, printed = state.matrix_identity().numpy(), state.printed_matrix_identity().numpy()
         found = {"value": value, "drift": drift, "identity": identity, "difference": drift - identity}
         return found | {"printed": printed}
-
-
-def _about(state: PairState) -> str:
-    """Which Δ it is, in words."""
-    return " ".join(f"{'+' if sign > 0 else '-'} |{name}|²" for name, sign in state.parts)
 
 
 def imbalance(
@@ -199,45 +198,38 @@ def record_imbalance(
     check_rate(lr)
     moved = copy.deepcopy(model)
     pairs: list[Pair] | None = None
-    rows: list[dict[str, list[float]]] = []
+    rows: list[
+        list[list[float]]
+    ] = []  # by step: Δ before and after it, and both orders of its change, of all pairs
     for batch in track(batches, "training steps"):
         found = network(moved, *_inputs_and_targets(batch), loss, None)
         if pairs is None:
             pairs, _ = _chosen(*find_pairs(found), None)
-        rows.append(_descended(found, pairs, lr, rates))
+        states = pair_states(found, pairs)
+        given = _rates(states, rates, found.parameters)
+        before = [state.delta(given) for state in states]
+        first = [lr * state.identity() for state in states]
+        second = [lr**2 * state.second_order(given) for state in states]
+        with torch.no_grad():
+            for name, gradient in states[0].gradients.items():
+                found.parameters[name].sub_(lr * given[name] * gradient)
+            after = [replace(state, values=found.parameters).delta(given) for state in states]
+        rows.append([before, after, first, second])
     if pairs is None:
         raise InputError("there are no batches: give at least one (x, y).")
-    return _over_steps(rows, [pair.name for pair in pairs], lr)
-
-
-def _descended(
-    found: Network, pairs: Sequence[Pair], lr: float, rates: Mapping[str, float] | None
-) -> dict[str, list[float]]:
-    """One step of descent: Δ of all pairs before and after it, and what the identity says of its change."""
-    states = pair_states(found, pairs)
-    given = _rates(states, rates, found.parameters)
-    before = [state.delta(given) for state in states]
-    first = [lr * state.identity() for state in states]
-    second = [lr**2 * state.second_order(given) for state in states]
-    with torch.no_grad():
-        for name, gradient in states[0].gradients.items():
-            found.parameters[name].sub_(lr * given[name] * gradient)
-        after = [replace(state, values=found.parameters).delta(given) for state in states]
-    return {"before": before, "delta": after, "first_order": first, "second_order": second}
-
-
-def _over_steps(rows: Sequence[Mapping[str, list[float]]], names: list[str], lr: float) -> xr.Dataset:
-    start = np.array(rows[0]["before"])
-    delta = np.vstack([start, [row["delta"] for row in rows]])
-    sums = {
-        name: np.vstack([0 * start, np.cumsum([row[name] for row in rows], axis=0)])
-        for name in ("first_order", "second_order")
+    table = np.array(rows)  # (step, what, pair)
+    start = table[0, 0]
+    delta = np.vstack([start, table[:, 1]])
+    first_order, second_order = (np.vstack([0 * start, np.cumsum(table[:, i], axis=0)]) for i in (2, 3))
+    variables = {
+        "delta": delta,
+        "change": delta - start,
+        "first_order": first_order,
+        "second_order": second_order,
+        "difference": delta - start - first_order - second_order,
     }
-    change = delta - start
-    difference = change - sums["first_order"] - sums["second_order"]
-    variables = {"delta": delta, "change": change, **sums, "difference": difference}
     by_pair = {name: ("step pair", values) for name, values in variables.items()}
-    return labelled(by_pair, {"lr": lr}, step=np.arange(len(delta)), pair=names)
+    return labelled(by_pair, {"lr": lr}, step=np.arange(len(delta)), pair=[pair.name for pair in pairs])
 
 
 def _chosen(

@@ -90,11 +90,18 @@ def find_pairs(found: Network) -> tuple[list[Pair], dict[str, str]]:
             "the model multiplies nothing by its parameters through linear maps or convolutions: the imbalance is "
             "about pairs of such layers."
         )
-    reach = _dependence(found, sites, loss)
-    uses = [site.weight for site in sites]
+    names = sorted({name for site in sites for name in (site.weight, site.bias) if name is not None})
+    trained = [name for name in names if found.parameters[name].requires_grad]
+    sources = [*(site.value for site in sites), *(found.parameters[name] for name in trained)]
+    # Read from the cut graph: autograd knows what an end is made of.
+    reached = [dependence(end, sources) for end in (*(site.signal for site in sites), loss)]
+    reach = _Reach(
+        [[place for place in places if place < len(sites)] for places in reached],
+        {trained[place - len(sites)] for places in reached for place in places if place >= len(sites)},
+    )
     pairs, refused = [], {}
     for place, site in enumerate(sites):
-        reason = _objection(found, sites, uses, reach, place)
+        reason = _objection(found, sites, reach, place)
         if reason is None:
             lower = int(reach.leaves[place][0])
             pairs.append(Pair(lower, place, f"{sites[lower].weight} -> {site.weight}"))
@@ -105,30 +112,16 @@ def find_pairs(found: Network) -> tuple[list[Pair], dict[str, str]]:
 
 @dataclass(frozen=True, eq=False)
 class _Reach:
-    """For every end (the signals of all sites, then the loss): which values and which weights it depends on."""
+    """For every end (the signals of all sites, then the loss) the values that it depends on; and all weights."""
 
     leaves: list[list[int]]
-    weights: list[set[str]]
+    weights: set[str]
 
 
-def _dependence(found: Network, sites: Sequence[WeightCall], loss: Tensor) -> _Reach:
-    """Read from the cut graph: autograd knows what an end is made of."""
-    names = sorted({name for site in sites for name in (site.weight, site.bias) if name is not None})
-    trained = [name for name in names if found.parameters[name].requires_grad]
-    sources = [*(site.value for site in sites), *(found.parameters[name] for name in trained)]
-    count = len(sites)
-    reached = [dependence(end, sources) for end in (*(site.signal for site in sites), loss)]
-    return _Reach(
-        [[place for place in places if place < count] for places in reached],
-        [{trained[place - count] for place in places if place >= count} for places in reached],
-    )
-
-
-def _objection(
-    found: Network, sites: Sequence[WeightCall], uses: Sequence[str], reach: _Reach, place: int
-) -> str | None:
+def _objection(found: Network, sites: Sequence[WeightCall], reach: _Reach, place: int) -> str | None:
     """Why the site forms no pair with what is below it; None if it does."""
     site, below = sites[place], reach.leaves[place]
+    uses = [one.weight for one in sites]
     if not below:
         return (
             "its input comes from no linear layer that is seen, but from data, embeddings or fused operations"
@@ -141,22 +134,18 @@ def _objection(
             return f"{other.weight} is used {uses.count(other.weight)} times"
         if not found.parameters[other.weight].requires_grad:
             return f"{other.weight} is frozen"
-        if any(name in weights for weights in reach.weights for name in (other.weight, other.bias)):
+        if reach.weights & {other.weight, other.bias}:
             return f"{other.weight} or its bias is also used outside of its layer"
     users = [end for end, leaves in enumerate(reach.leaves) if below[0] in leaves]
     if users != [place]:
         others = ["the loss" if end == len(sites) else uses[end] for end in users if end != place]
         return f"the output of {lower.weight} also goes another way, to {', '.join(others)}"
-    return _mixing(lower, site)
-
-
-def _mixing(lower: WeightCall, upper: WeightCall) -> str | None:
-    """What is between two layers must act entry by entry, up to a reshape."""
-    between = f"between {lower.weight} and {upper.weight}"
-    if upper.signal.numel() != lower.value.numel():
-        shapes = f"{tuple(lower.value.shape)} becomes {tuple(upper.signal.shape)}"
+    # What is between two layers must act entry by entry, up to a reshape.
+    between = f"between {lower.weight} and {site.weight}"
+    if site.signal.numel() != lower.value.numel():
+        shapes = f"{tuple(lower.value.shape)} becomes {tuple(site.signal.shape)}"
         return f"{between} {shapes}, which no elementwise activation does"
-    if not elementwise_slope(lower.value, upper.signal)[1]:
+    if not elementwise_slope(lower.value, site.signal)[1]:
         return f"{between} entries are mixed, as by normalisation, softmax or a change of order"
     return None
 

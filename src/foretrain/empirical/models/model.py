@@ -71,18 +71,14 @@ class Model:
         """The same model with noise added to its parameters; None for a functional model, whose own they are."""
         if not isinstance(self.function, nn.Module):
             return None
-        values = {
-            name: (value + torch.randn_like(value) * _noise(value)).detach().requires_grad_()
-            for name, value in self.parameters.items()
-        }
+        values = {}
+        for name, value in self.parameters.items():
+            # A tenth of a parameter's size, or of what a layer of its width starts with.
+            usual = 1 / max(1, value.shape[-1] if value.ndim else 1) ** 0.5
+            noise = 0.1 * value.detach().abs().mean().clamp_min(usual)
+            values[name] = (value + torch.randn_like(value) * noise).detach().requires_grad_()
         function = with_values(self.function, values)
         return Model(function, values, self.output, None, self.unfused, self.channels_last)
-
-
-def _noise(value: Tensor) -> Tensor:
-    """A tenth of a parameter's size, or of what a layer of its width starts with."""
-    usual = 1 / max(1, value.shape[-1] if value.ndim else 1) ** 0.5
-    return 0.1 * value.detach().abs().mean().clamp_min(usual)
 
 
 def _picked(result: Any, output: Output) -> Tensor:
@@ -91,8 +87,17 @@ def _picked(result: Any, output: Output) -> Tensor:
         found = output(result)
     elif output is not None:
         found = entry_of(result, output)
+    elif isinstance(result, Tensor):
+        found = result
     else:
-        found = _only_tensor(result)
+        tensors = [value for value in _entries(result).values() if isinstance(value, Tensor)]
+        if len(tensors) != 1:
+            raise InputError(
+                f"the model returns {_described(result)}: `say with output= which tensor is meant, by name, "
+                "position, or a function of the result|wrap it in a function of your file so that it returns one "
+                "tensor`."
+            )
+        found = tensors[0]
     if not isinstance(found, Tensor):
         raise InputError(
             f"`output=` picks a {type(found).__name__} from what the model returns, not a tensor."
@@ -110,18 +115,6 @@ def entry_of(result: Any, output: str | int) -> Any:
         raise InputError(
             f"the model's result ({_described(result)}) has no entry {output!r}: choose another `output=`."
         ) from None
-
-
-def _only_tensor(result: Any) -> Tensor:
-    if isinstance(result, Tensor):
-        return result
-    tensors = {name: value for name, value in _entries(result).items() if isinstance(value, Tensor)}
-    if len(tensors) == 1:
-        return next(iter(tensors.values()))
-    raise InputError(
-        f"the model returns {_described(result)}: `say with output= which tensor is meant, by name, position, "
-        "or a function of the result|wrap it in a function of your file so that it returns one tensor`."
-    )
 
 
 def _entries(result: Any) -> dict[Any, Any]:
