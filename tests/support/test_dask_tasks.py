@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from foretrain.support import dask_tasks
+from foretrain.support import engines
 from foretrain.support.engines import WorkerDiedError, run
 from foretrain.support.errors import EngineError
 
@@ -32,8 +32,8 @@ def late(number: int) -> int:
 def test_results_come_in_order_or_as_they_finish(client: Any) -> None:
     """More of them than the cluster is given at a time."""
     calls = [(late, (number,), {}) for number in range(150)]
-    assert list(dask_tasks.in_order(client, calls)) == list(range(150))
-    found = list(dask_tasks.as_they_finish(client, calls))
+    assert list(engines._in_order(client, calls)) == list(range(150))
+    found = list(engines._as_they_finish(client, calls))
     assert sorted(found) == list(range(150))
     assert found[0] != 0
 
@@ -46,7 +46,7 @@ def test_only_a_few_tasks_are_made_ahead(client: Any) -> None:
             made.append(number)
             yield late, (number,), {}
 
-    results = dask_tasks.in_order(client, calls())
+    results = engines._in_order(client, calls())
     assert next(results) == 0
     assert len(made) < 200
     results.close()  # type: ignore[attr-defined]
@@ -61,10 +61,10 @@ def test_a_cluster_that_lost_its_workers_is_not_waited_for(monkeypatch: pytest.M
         def has_ready(self) -> bool:
             return False
 
-    monkeypatch.setattr(dask_tasks, "_LOOK_SECONDS", 0.0)
-    monkeypatch.setattr(dask_tasks, "_ABSENT_SECONDS", 0.05)
+    monkeypatch.setattr(engines, "_LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(engines, "_ABSENT_SECONDS", 0.05)
     with pytest.raises(EngineError, match="all its workers"):
-        dask_tasks._wait_for_one(Nobody(), Nobody())
+        engines._wait_for_one(Nobody(), Nobody())
 
 
 def deadly(number: int) -> int:

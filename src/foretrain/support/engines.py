@@ -15,16 +15,17 @@ import logging
 import os
 import socket
 import sys
+import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from importlib import import_module
-from typing import Any, TypeVar
+from itertools import islice
+from typing import Any, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
-from foretrain.support import dask_tasks
 from foretrain.support.arguments import whole_number
 from foretrain.support.errors import EngineError, InputError, NotSupportedError
 from foretrain.support.processes import end_with, safe_path
@@ -32,9 +33,15 @@ from foretrain.support.progress import track
 
 T = TypeVar("T")
 R = TypeVar("R")
-Execute = Callable[[Iterable[Any]], Iterable[Any]]  # delayed calls in, results out
+Call: TypeAlias = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]  # as joblib.delayed makes them
+Execute: TypeAlias = Callable[[Iterable[Call]], Iterable[Any]]
 
 _ANSWER_SECONDS = 5.0  # how long a cluster may take to answer before it counts as absent
+_AHEAD = 64  # tasks that a cluster is given at least, so that it may grow
+_AHEAD_PER_THREAD = 4
+_POLL_SECONDS = 0.005
+_LOOK_SECONDS = 5.0  # between looks at the workers
+_ABSENT_SECONDS = 60.0  # without any worker, after which nobody waits for them
 
 
 class WorkerDiedError(EngineError):
@@ -129,7 +136,7 @@ def _local_session(backend: str, workers: int | None, count: int, return_as: str
     cores = joblib.cpu_count()
     used = min(workers or cores, count)
     if used <= 1:
-        yield partial(map, dask_tasks.called)
+        yield partial(map, _call)
         return
     inner: dict[str, Any] = {}
     if backend == "loky":
@@ -180,7 +187,7 @@ def _dask_client(engine: object) -> Iterator[Any]:
 @contextmanager
 def _dask_session(engine: object, return_as: str) -> Iterator[Execute]:
     distributed = _extra("distributed")
-    execute = dask_tasks.in_order if return_as == "generator" else dask_tasks.as_they_finish
+    execute = _in_order if return_as == "generator" else _as_they_finish
     with _dask_client(engine) as client:
         try:
             client.wait_for_workers(1, timeout=_ANSWER_SECONDS)
@@ -194,6 +201,70 @@ def _dask_session(engine: object, return_as: str) -> Iterator[Execute]:
             ) from error
         except (distributed.CancelledError, asyncio.CancelledError) as error:
             raise EngineError("the Dask cluster is gone: start it again and run this once more.") from error
+
+
+def _call(call: Call) -> Any:
+    function, arguments, options = call
+    return function(*arguments, **options)
+
+
+# joblib's backend for Dask never hands over that a task has killed its workers, and waits for ever; nor does it see
+# that all workers are gone. So tasks go to a Dask cluster by its own client.
+
+
+def _in_order(client: Any, calls: Iterable[Call]) -> Iterator[Any]:
+    """Results in the order of the calls."""
+    early: dict[int, Any] = {}
+    expected = 0
+    for number, result in _numbered(client, calls):
+        early[number] = result
+        while expected in early:
+            yield early.pop(expected)
+            expected += 1
+
+
+def _as_they_finish(client: Any, calls: Iterable[Call]) -> Iterator[Any]:
+    """Results in whatever order."""
+    return (result for _, result in _numbered(client, calls))
+
+
+def _numbered(client: Any, calls: Iterable[Call]) -> Iterator[tuple[int, Any]]:
+    """Results with the numbers of their calls; the cluster holds a few tasks for each thread at a time."""
+    running = import_module("distributed").as_completed(loop=client.loop, with_results=True)
+    waiting, at_work = enumerate(calls), dict[str, tuple[int, Any]]()
+
+    def hand_over(count: int) -> None:
+        for number, call in islice(waiting, count):
+            future = client.submit(_call, call, pure=False)
+            at_work[future.key] = number, future
+            running.add(future)
+
+    try:
+        hand_over(max(_AHEAD, _AHEAD_PER_THREAD * sum(client.nthreads().values())))
+        while not running.is_empty():
+            _wait_for_one(client, running)
+            future, result = next(running)
+            number, _ = at_work.pop(future.key)
+            future.release()  # or the cluster would keep all results to the end
+            hand_over(1)
+            yield number, result
+    finally:
+        if client.status == "running":
+            client.cancel([future for _, future in at_work.values()])
+
+
+def _wait_for_one(client: Any, running: Any) -> None:
+    seen = looked = time.monotonic()
+    while not running.has_ready():
+        time.sleep(_POLL_SECONDS)
+        now = time.monotonic()
+        if now - looked < _LOOK_SECONDS:
+            continue
+        looked = now
+        if client.nthreads():
+            seen = now
+        elif now - seen > _ABSENT_SECONDS:
+            raise EngineError("the Dask cluster has lost all its workers: start some and run this again.")
 
 
 @contextmanager
@@ -216,32 +287,18 @@ def _ray_session(engine: str, workers: int | None) -> Iterator[Execute]:
 def _ray_connection(engine: str) -> Iterator[Any]:
     """Ray, connected to the cluster; a connection that was there before stays."""
     ray = _extra("ray")
-    ours = not ray.is_initialized()
-    if ours:
-        _connect_to_ray(ray, engine)
-    elif engine != "ray://auto":
-        raise InputError(
-            "this process is already connected to Ray: use engine 'ray://auto' for that connection."
-        )
-    try:
+    if ray.is_initialized():
+        if engine != "ray://auto":
+            raise InputError(
+                "this process is already connected to Ray: use engine 'ray://auto' for that connection."
+            )
         yield ray
-    finally:
-        if ours:
-            ray.shutdown()
-
-
-def _lost_on_ray() -> tuple[type[Exception], ...]:
-    """What Ray raises when a worker is gone; what a task raises on its own comes as it is."""
-    errors = _extra("ray.exceptions")
-    return errors.RayActorError, errors.WorkerCrashedError, errors.OutOfMemoryError
-
-
-def _connect_to_ray(ray: Any, engine: str) -> None:
+        return
+    address, options = engine, dict[str, Any]()
     if engine == "ray://auto":
         address, options = "auto", {"log_to_driver": False, "logging_level": logging.ERROR}
     else:
         _knock(*_host_and_port(engine), "Ray client server")
-        address, options = engine, {}
     try:
         ray.init(address, **options)
     except Exception as error:  # Ray has many ways to say that it could not connect
@@ -249,6 +306,16 @@ def _connect_to_ray(ray: Any, engine: str) -> None:
         raise EngineError(
             f"Ray could not connect to {engine} ({reason}): start the cluster or check the address."
         ) from error
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+def _lost_on_ray() -> tuple[type[Exception], ...]:
+    """What Ray raises when a worker is gone; what a task raises on its own comes as it is."""
+    errors = _extra("ray.exceptions")
+    return errors.RayActorError, errors.WorkerCrashedError, errors.OutOfMemoryError
 
 
 def _host_and_port(engine: str) -> tuple[str, int]:

@@ -16,7 +16,7 @@ from torch import nn
 
 import foretrain as ft
 from foretrain.support.errors import FileError, InputError
-from foretrain.training.recorder import loop, read
+from foretrain.training.recorder import live_line, read
 
 
 def test_the_loop_is_recorded_as_it_is(tmp_path: Path) -> None:
@@ -240,8 +240,8 @@ def test_one_live_line_on_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyP
         def isatty(self) -> bool:
             return True
 
-    monkeypatch.setattr(loop, "_PATIENCE", 0.0)
-    monkeypatch.setattr(loop, "_PAUSE", 0.0)
+    monkeypatch.setattr(live_line, "_PATIENCE", 0.0)
+    monkeypatch.setattr(live_line, "_PAUSE", 0.0)
     for screen, shown in ((Terminal(), True), (io.StringIO(), False)):
         monkeypatch.setattr(sys, "stderr", screen)
         with recorder(tmp_path / str(shown), network(), every=1) as found:

@@ -233,9 +233,8 @@ class Run:
     def stop(self) -> None:
         """Let all workers stop before their next tile."""
         shutil.rmtree(self.place, ignore_errors=True)
-        with_nothing = self.folder.path / RUNS
-        if with_nothing.is_dir() and not any(with_nothing.iterdir()):
-            with_nothing.rmdir()
+        with suppress(OSError):  # another run has files there, or it is gone
+            (self.folder.path / RUNS).rmdir()
 
     def claim(self, name: str) -> bool:
         """Whether this worker is the first to take a part of the work."""
@@ -252,7 +251,13 @@ class Run:
         layout = self.folder.layout
         checksums = []
         for path, image in zip(self.folder.files(tile), images, strict=True):
-            content = _padded(image, layout.around(layout.grid.sides)).reshape(-1).view(np.uint8).data
+            whole = np.ascontiguousarray(image)
+            if image.shape != layout.around(
+                layout.grid.sides
+            ):  # all chunks of a Zarr array have the same size
+                whole = np.full(layout.around(layout.grid.sides), np.nan, image.dtype)
+                whole[tuple(slice(0, size) for size in image.shape)] = image
+            content = whole.reshape(-1).view(np.uint8).data
             self._replace(path, content)
             checksums.append(zlib.crc32(content))
         return checksums
@@ -285,15 +290,6 @@ class Run:
         if is_stored_kernel(self.folder.path):
             return RunIsOverError()
         return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self.folder.path))
-
-
-def _padded(image: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
-    """All chunks of a Zarr array have the same size."""
-    if image.shape == shape:
-        return np.ascontiguousarray(image)
-    whole = np.full(shape, np.nan, image.dtype)
-    whole[tuple(slice(0, size) for size in image.shape)] = image
-    return whole
 
 
 def _has_checksum(path: Path, expected: int) -> bool:

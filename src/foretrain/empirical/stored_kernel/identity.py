@@ -55,14 +55,20 @@ def fingerprint(tangents: Engine, first: Batch, second: Batch | None, by: str | 
         f"{_name(model.output) if callable(model.output) else _text(model.output)}",
         *(f"{name} {tangents.rates[name]!r}" for name in tangents.parameters),
     ]
-    description = ""
+    description, state = "", list[str | Tensor]()
     if isinstance(model.function, nn.Module):
         options += [f"{name} {module.training}" for name, module in model.function.named_modules()]
         description = _text(model.function)
+        for name, value in [*model.function.named_parameters(), *model.function.named_buffers()]:
+            state += [name, value]
+    data: list[str | Tensor] = []
+    for batch in (first, second):
+        data += ["itself"] if batch is None else [f"{batch.count} {batch.axis} {batch.holders}"]
+        data += [] if batch is None else leaves(batch.arguments)
     return {
         "model": _digest([_name(model.function), description]),
-        "parameters": _digest(_state(model.function, model.given_parameters)),
-        "data": _digest([*_of_batch(first), *(["itself"] if second is None else _of_batch(second))]),
+        "parameters": _digest([*state, *leaves(model.given_parameters)]),
+        "data": _digest(data),
         "options": _digest(options),
         "versions": _digest([str(FORMAT), torch.__version__]),
     }
@@ -105,19 +111,6 @@ def _name(thing: Any) -> str:
 
 def _text(thing: Any) -> str:
     return _PASSING.sub("", repr(thing))
-
-
-def _state(model: Any, given: Any) -> Iterator[str | Tensor]:
-    if isinstance(model, nn.Module):
-        for name, value in [*model.named_parameters(), *model.named_buffers()]:
-            yield name
-            yield value
-    yield from leaves(given)
-
-
-def _of_batch(batch: Batch) -> Iterator[str | Tensor]:
-    yield f"{batch.count} {batch.axis} {batch.holders}"
-    yield from leaves(batch.arguments)
 
 
 def leaves(value: Any) -> Iterator[str | Tensor]:
@@ -195,7 +188,16 @@ def sample_values(tangents: Engine, first: Batch, second: Batch | None) -> Sampl
             outputs += values
             sizes += norms
             gradients.append(gradient)
-    return SampleValues(_finite(outputs), _finite(sizes), _finite(gradients), _tolerance(tangents))
+    # By the coarsest precision among the parameters.
+    real = [value for value in tangents.model.parameters.values() if value.is_floating_point()]
+    tolerance = max((_TOLERANCE.get(value.dtype, _COARSE) for value in real), default=_COARSE)
+    if tolerance > _TOLERANCE[torch.float64] and any(value.device.type != "cpu" for value in real):
+        tolerance = max(tolerance, _ACCELERATED)
+    return SampleValues(_finite(outputs), _finite(sizes), _finite(gradients), tolerance)
+
+
+def _finite(values: Sequence[float]) -> tuple[float | None, ...]:
+    return tuple(value if isfinite(value) else None for value in values)
 
 
 def _measured(tangents: Engine, group: Batch) -> tuple[list[float], list[float], float]:
@@ -237,15 +239,3 @@ def _distance(
         ),
         default=0.0,
     )
-
-
-def _finite(values: Sequence[float]) -> tuple[float | None, ...]:
-    return tuple(value if isfinite(value) else None for value in values)
-
-
-def _tolerance(tangents: Engine) -> float:
-    """By the coarsest precision among the parameters."""
-    values = [value for value in tangents.model.parameters.values() if value.is_floating_point()]
-    found = max((_TOLERANCE.get(value.dtype, _COARSE) for value in values), default=_COARSE)
-    cpu = all(value.device.type == "cpu" for value in values)
-    return found if cpu or found <= _TOLERANCE[torch.float64] else max(found, _ACCELERATED)

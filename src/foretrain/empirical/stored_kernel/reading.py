@@ -20,8 +20,8 @@ from torch import Tensor
 from foretrain.empirical.any_kernel import MORE, WrittenKernel, kernel_figure
 from foretrain.empirical.stored_kernel.folder import Folder
 from foretrain.empirical.stored_kernel.grid import Grid, Tile
+from foretrain.empirical.stored_kernel.layout import TileFiles, files_of
 from foretrain.empirical.stored_kernel.products import measured_norms, multiply, read_tile
-from foretrain.empirical.stored_kernel.tile_files import TileFiles, files_of
 from foretrain.support.answers import Answer, Part
 from foretrain.support.errors import InputError
 from foretrain.support.memory import human_bytes, require_memory

@@ -79,23 +79,19 @@ def work(task: Task) -> Outcome:
         return Outcome(name, stopped=True)
     try:
         with clear_errors(task.path), threads(run.folder.layout.threads):
-            _take_all(run, task, name)
+            try:
+                job = here[task.token] if task.digest is None else received(run, task.digest)
+                with unchanged(job.model):
+                    Worker(run, job, name).take_all()
+            except FileNotFoundError:
+                run.require_going_on()  # the files of a run vanish when it is stopped
+                raise
     except RunIsOverError:
         return Outcome(name, stopped=True)
     except GraphChangedError:
         run.stop()
         return Outcome(name, graph_changed=True)
     return Outcome(name)
-
-
-def _take_all(run: Run, task: Task, name: str) -> None:
-    try:
-        job = here[task.token] if task.digest is None else received(run, task.digest)
-        with unchanged(job.model):
-            Worker(run, job, name).take_all()
-    except FileNotFoundError:
-        run.require_going_on()  # the files of a run vanish when it is stopped
-        raise
 
 
 @contextmanager
@@ -198,8 +194,12 @@ class Worker:
 
     def _beside(self, left: Factors, right: Factors, tile: Tile) -> Tensor:
         groups = list(zip(left.values(), right.values()))
-        if self._layout.labels is None:
-            groups = [(_merged(left), _merged(right))]
+        if self._layout.labels is None:  # all contributions in one sum
+            merged: list[dict[Key, Factor]] = [
+                {key: factor for own in side.values() for key, factor in own.items()}
+                for side in (left, right)
+            ]
+            groups = [(merged[0], merged[1])]
         values = self._zeros(len(groups), tile)
         for part, (mine, theirs) in zip(values, groups):
             both = [key for key in mine if key in theirs]  # no gradient on one side means no product
@@ -262,7 +262,3 @@ class Chunks:
         self._samples += len(samples)
         self._seconds += time.perf_counter() - start
         return found
-
-
-def _merged(factors: Factors) -> dict[Key, Factor]:
-    return {key: factor for own in factors.values() for key, factor in own.items()}

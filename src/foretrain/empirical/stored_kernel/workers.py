@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
+from typing import Any
 
 from foretrain.empirical.stored_kernel.grid import Grid, Needs
 from foretrain.support import engines
@@ -38,7 +39,13 @@ class Workers:
         self.engine, self.limit = options.engine, options.workers
         self.is_local = self.engine is None or self.engine in ("local", "threads")
         self.count = max(1, engines.capacity(self.engine, self.limit))
-        self._memory = None if options.memory is None else _checked_bytes(options.memory)
+        memory: Any = options.memory
+        if isinstance(memory, str):
+            memory = parse_bytes(memory, "memory=")
+        number = isinstance(memory, Real) and not isinstance(memory, bool)
+        if memory is not None and not (number and float(memory) > 0):
+            raise InputError(f"`memory=`{memory!r} is no size: give bytes above 0, or text such as '1GB'.")
+        self._memory: float | None = memory
         if self.limit is None and self.engine in (None, "local"):
             # As many workers as the memory has room for; one needs no process of its own.
             while self.count > 1 and self.room <= 0:
@@ -88,11 +95,3 @@ class Workers:
     def tasks(self, parts: int) -> int:
         """How many tasks are handed out: one for each worker, and more for those that join a cluster later."""
         return max(1, min(parts, self.count * (1 if self.is_local else _TASKS_PER_WORKER)))
-
-
-def _checked_bytes(memory: object) -> float:
-    if isinstance(memory, str):
-        memory = parse_bytes(memory, "memory=")
-    if isinstance(memory, bool) or not isinstance(memory, Real) or not float(memory) > 0:
-        raise InputError(f"`memory=`{memory!r} is no size: give bytes above 0, or text such as '1GB'.")
-    return float(memory)

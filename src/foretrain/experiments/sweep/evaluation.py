@@ -14,7 +14,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, redirect_stdout
+from contextlib import ExitStack, contextmanager, nullcontext, redirect_stdout
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
@@ -60,9 +60,11 @@ def evaluate(task: Task) -> Outcome:
     """Whatever a point raises, a call of ``exit`` included, is an outcome too: the others go on."""
     if task.parent is not None:
         end_with(task.parent)
+    # Workers share the standard output of the process that started them, which is for its answer alone.
+    elsewhere = task.parent is not None and task.parent != os.getpid()
     start = time.perf_counter()
     try:
-        with _one_thread(), _heard() as told, _printing_aside(task):
+        with _one_thread(), _heard() as told, redirect_stdout(sys.stderr) if elsewhere else nullcontext():
             found = labelled(task.function(**task.arguments), task.arguments)
         entry, body = packed(found)
     except KeyboardInterrupt:
@@ -83,36 +85,21 @@ def _words(error: BaseException, function: Callable[..., Any]) -> str:
         said = "an error without words"
     if isinstance(error, ForetrainError):
         return said
-    place = _place(traceback.extract_tb(error.__traceback__), function)
-    return f"{type(error).__name__}: {said} ({os.path.basename(place.filename)}, line {place.lineno})"
-
-
-def _place(frames: list[traceback.FrameSummary], function: Callable[..., Any]) -> traceback.FrameSummary:
-    """The last line in the function's file, else in the package that it is a part of, else anywhere."""
-    code = getattr(inspect.unwrap(function), "__code__", None)
+    # The last line in the function's file, else in the package but not in what calls every point, else anywhere.
+    frames, code = (
+        traceback.extract_tb(error.__traceback__),
+        getattr(inspect.unwrap(function), "__code__", None),
+    )
     own = [frame for frame in frames if code is not None and frame.filename == code.co_filename]
-    return (own or list(filter(_is_of_the_package, frames)) or frames)[-1]
-
-
-def _is_of_the_package(frame: traceback.FrameSummary) -> bool:
-    """What calls every point is left out."""
-    place = Path(frame.filename)
-    return place.is_relative_to(_HERE.parents[1]) and not place.is_relative_to(_HERE)
+    inside = [frame for frame in frames if Path(frame.filename).is_relative_to(_HERE.parents[1])]
+    package = [frame for frame in inside if not Path(frame.filename).is_relative_to(_HERE)]
+    place = (own or package or frames)[-1]
+    return f"{type(error).__name__}: {said} ({os.path.basename(place.filename)}, line {place.lineno})"
 
 
 def _cut(text: str) -> str:
     line = " ".join(text.split())
     return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…"
-
-
-@contextmanager
-def _printing_aside(task: Task) -> Iterator[None]:
-    """Workers share the standard output of the process that started them, which is for its answer alone."""
-    if task.parent is None or task.parent == os.getpid():
-        yield
-        return
-    with redirect_stdout(sys.stderr):
-        yield
 
 
 @contextmanager

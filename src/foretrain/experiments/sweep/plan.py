@@ -41,26 +41,19 @@ def axes_of(spec: Spec) -> dict[str, tuple[Any, ...]]:
 def points(spec: Spec) -> Iterator[Point]:
     """All points, the last axis running fastest."""
     axes = axes_of(spec)
-    sizes = [range(len(values)) for values in axes.values()]
-    for place in itertools.product(*sizes):
+    for place in itertools.product(*(range(len(values)) for values in axes.values())):
         coordinates = {name: axes[name][i] for name, i in zip(axes, place)}
-        yield _point(spec, place, coordinates)
-
-
-def _point(spec: Spec, place: tuple[int, ...], coordinates: dict[str, Any]) -> Point:
-    repeat = coordinates.get(REPEAT, 0)
-    own = {name: value for name, value in coordinates.items() if name != REPEAT}
-    arguments = spec.fixed | own
-    digest = _digest({"parameters": arguments, "repeat": repeat})
-    if spec.target.is_random and SEED not in arguments:
-        arguments = arguments | {SEED: _seed(spec, digest)}
-    return Point(place, coordinates, arguments, digest.hex())
-
-
-def _digest(identity: Mapping[str, Any]) -> bytes:
-    """Whether a value was on an axis or fixed makes no difference: axes can be added to a store."""
-    text = json.dumps(_canonical(identity), sort_keys=True)
-    return hashlib.blake2b(text.encode(), digest_size=16).digest()
+        own = {name: value for name, value in coordinates.items() if name != REPEAT}
+        arguments = spec.fixed | own
+        # Whether a value was on an axis or fixed makes no difference: axes can be added to a store.
+        identity = _canonical({"parameters": arguments, "repeat": coordinates.get(REPEAT, 0)})
+        text = json.dumps(identity, sort_keys=True)
+        digest = hashlib.blake2b(text.encode(), digest_size=16).digest()
+        if spec.target.is_random and SEED not in arguments:
+            words = np.frombuffer(digest, dtype="<u4").tolist()
+            seed = np.random.SeedSequence([spec.seed, *words]).generate_state(1)[0]
+            arguments = arguments | {SEED: int(seed)}  # below 2**32, which all libraries take
+        yield Point(place, coordinates, arguments, digest.hex())
 
 
 def _canonical(value: Any) -> Any:
@@ -68,12 +61,6 @@ def _canonical(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _canonical(item) for key, item in value.items()}
     return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-def _seed(spec: Spec, digest: bytes) -> int:
-    """Below 2**32, which all libraries take."""
-    words = np.frombuffer(digest, dtype="<u4").tolist()
-    return int(np.random.SeedSequence([spec.seed, *words]).generate_state(1)[0])
 
 
 @dataclass(frozen=True)

@@ -1,15 +1,16 @@
-"""What a recorder is given, checked before the training starts, and at which steps a record is due."""
+"""What a recorder is given, checked before the training starts: model, schedule, batch, and whose steps count."""
 
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from operator import index
 from typing import Any, Literal, TypeAlias
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from foretrain.support.arguments import whole_number
 from foretrain.support.errors import InputError, unknown_name
@@ -118,3 +119,54 @@ def counted_optimizer(
     if count == "optimizer" and optimizer is None:
         raise InputError("`count='optimizer'` needs `optimizer=`: give the one whose steps count.")
     return None if count == "calls" else optimizer
+
+
+def on_every_step(
+    optimizer: torch.optim.Optimizer, method: Callable[[], Callable[[], None] | None]
+) -> torch.utils.hooks.RemovableHandle:
+    """Call what a weak reference holds after every step, from the outside; the optimizer keeps no recorder alive.
+
+    torch wraps the method ``step`` of every class of which there was an optimizer. One that calls the method of its
+    base class may therefore run the hook for that as well, before its own step is over.
+    """
+
+    def advance(*_: object) -> None:
+        if (own := method()) is not None:
+            own()
+
+    if sum("step" in vars(kind) for kind in type(optimizer).__mro__ if kind is not torch.optim.Optimizer) < 2:
+        return optimizer.register_step_post_hook(advance)
+
+    def outermost(*_: object) -> None:
+        wrapper = sys._getframe(1)
+        outer = wrapper.f_back
+        # Was what called the hook itself called during a step of the same optimizer?
+        while outer is not None:
+            if outer.f_code is wrapper.f_code and outer.f_locals.get("self") is optimizer:
+                return
+            outer = outer.f_back
+        advance()
+
+    return optimizer.register_step_post_hook(outermost)
+
+
+def batch_source(batch: Any) -> Callable[[], Any]:
+    """What gives the batch: always the same, copied now, the first one of a loader; or a function's newest."""
+    if isinstance(batch, torch.utils.data.DataLoader):
+        batch = next(iter(batch))
+    elif callable(batch) and not isinstance(batch, Tensor | nn.Module):
+        source: Callable[[], Any] = batch
+        return source
+    kept = _copied(batch)
+    return lambda: kept
+
+
+def _copied(value: Any) -> Any:
+    """Training loops may fill the same tensors again and again."""
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    if type(value) in (tuple, list):
+        return type(value)(_copied(item) for item in value)
+    if type(value) is dict:
+        return {key: _copied(item) for key, item in value.items()}
+    return value

@@ -147,7 +147,15 @@ def as_dataset(contents: Contents) -> xr.Dataset:
         "seconds": (STEP, seconds),
         "cost": (STEP, cost),
     }
-    return xr.Dataset(data, coordinates, _attributes(contents))
+    kept = ("version", "started", "model", "schedule", "budget", "metadata")
+    facts = {key: contents.header[key] for key in kept if contents.header.get(key) is not None}
+    if contents.failures:
+        facts["failures"] = {
+            failure["observable"]: f"step {failure[STEP]}: {failure['error']}"
+            for failure in contents.failures
+        }
+    facts |= {key: value for key, value in contents.closing.items() if key not in ("kind", STEP)}
+    return xr.Dataset(data, coordinates, facts)
 
 
 def _arrays(record: Frame) -> dict[str, NDArray[Any]]:
@@ -175,14 +183,3 @@ def _distinct_axes(layouts: Mapping[str, Layout]) -> dict[tuple[str, str], str]:
             name = dim if len(meanings[dim]) == 1 and dim not in layouts else f"{layout['observable']}_{dim}"
             found[layout["observable"], dim] = f"{name}_axis" if name in layouts else name
     return found
-
-
-def _attributes(contents: Contents) -> dict[str, Any]:
-    kept = ("version", "started", "model", "schedule", "budget", "metadata")
-    found = {key: contents.header[key] for key in kept if contents.header.get(key) is not None}
-    if contents.failures:
-        found["failures"] = {
-            failure["observable"]: f"step {failure[STEP]}: {failure['error']}"
-            for failure in contents.failures
-        }
-    return found | {key: value for key, value in contents.closing.items() if key not in ("kind", STEP)}

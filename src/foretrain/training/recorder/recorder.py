@@ -29,16 +29,18 @@ from foretrain.training.recorder.arguments import (
     Counting,
     Schedule,
     ScheduleLike,
+    batch_source,
     check_loss,
     check_model,
     check_observables,
     counted_optimizer,
     make_schedule,
+    on_every_step,
 )
 from foretrain.training.recorder.budget import BOOKKEEPING, Budget, Pace
 from foretrain.training.recorder.folder import Folder
 from foretrain.training.recorder.isolation import plain, undisturbed
-from foretrain.training.recorder.loop import LiveLine, batch_source, on_every_step
+from foretrain.training.recorder.live_line import LiveLine
 from foretrain.training.recorder.reading import FORMAT, read
 from foretrain.training.recorder.recording import ObservableSummary, RecorderSummary, recording
 from foretrain.training.recorder.session import Session, words
