@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from foretrain.cli.main import main
-from foretrain.cli.model_inputs import as_inputs, check_takes, takes_time_first
+from foretrain.cli.models import as_inputs, check_takes, takes_time_first
 from foretrain.support.errors import InputError
 
 

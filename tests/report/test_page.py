@@ -19,7 +19,7 @@ from plotly.graph_objects import Figure
 from foretrain.doctor.diagnosis import Diagnosis
 from foretrain.doctor.finding import Examination, Finding, Severity
 from foretrain.report.page import Patient, page, sections_of, write_page
-from foretrain.report.page.findings import remedy
+from foretrain.report.page.patient import remedy
 from foretrain.report.page.signals import phases
 from foretrain.support.answers import Answer
 from foretrain.support.answers.html import body_of, element, join, own_file

@@ -8,16 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from foretrain.cli.examination import (
-    BatchSize,
-    Checkpoint,
-    Data,
-    Momentum,
-    Optimizer,
-    Rate,
-    examined,
-)
 from foretrain.cli.frame import Command, Seed
+from foretrain.cli.models import BatchSize, Checkpoint, Data, Momentum, Optimizer, Rate, Training
 from foretrain.cli.options import Loss, Model
 from foretrain.support.answers import Answer
 
@@ -48,18 +40,8 @@ def doctor(
     The model and its file are not changed. Exit code: 0 if the network can learn (also with warnings), 1 if
     a finding is critical, 2 if the model or the data cannot be used.
     """
-    found = examined(
-        model,
-        data,
-        loss=loss,
-        optimizer=optimizer,
-        lr=lr,
-        momentum=momentum,
-        batch_size=batch_size,
-        checkpoint=checkpoint,
-        seed=seed,
-        checks=checks,
-    )
+    training = Training(loss, optimizer, lr, momentum, batch_size, checkpoint)
+    found = training.examined(model, data, seed, checks)
     plan = found.plan()  # asked first: what heals with another finding is then told as its consequence
     trained = found.verify(steps) if verify else None
     answer = found.answer()

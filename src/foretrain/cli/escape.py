@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from foretrain.cli.frame import Command, Seed
-from foretrain.cli.model_inputs import as_inputs, check_takes, model_from
+from foretrain.cli.models import BatchSize, as_inputs, check_takes, model_from
 from foretrain.cli.options import Loss, Settings, activation_of, names_in, numbers_in, whole_numbers_in
 from foretrain.support.answers import Answer, Table
 from foretrain.support.errors import InputError
@@ -49,9 +49,7 @@ def escape(
         Path | None, typer.Option("--data", metavar="FILE.npz", help="What it learns: x and y.")
     ] = None,
     loss: Loss = None,
-    batch_size: Annotated[
-        int | None, typer.Option("--batch-size", min=1, help="Samples in a step [default: all].")
-    ] = None,
+    batch_size: BatchSize = None,
     share: Annotated[float | None, "Escaped at this share of the plateau's loss [default: 0.5]."] = None,
     train_steps: Annotated[int | None, "Steps of real training at most, 0: none [default: 20000]."] = None,
     runs: Annotated[int | None, "Real trainings, by other orders of samples [default: 2]."] = None,

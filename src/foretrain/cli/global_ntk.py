@@ -10,7 +10,7 @@ import numpy as np
 import typer
 
 from foretrain.cli.frame import Command, Seed
-from foretrain.cli.model_inputs import as_inputs, check_takes, model_from, takes_time_first
+from foretrain.cli.models import as_inputs, check_takes, model_from, takes_time_first
 from foretrain.cli.options import Model, names_in
 from foretrain.support.answers import Answer
 from foretrain.support.errors import InputError

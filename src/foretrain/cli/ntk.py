@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from foretrain.cli.frame import Command, Seed
-from foretrain.cli.model_inputs import as_inputs, check_takes, model_from
+from foretrain.cli.models import as_inputs, check_takes, model_from
 from foretrain.cli.options import Engine, Model, Workers, whole_numbers_in
 from foretrain.support.answers import Answer
 from foretrain.support.errors import InputError, NotEnoughMemoryError

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from foretrain.cli.examination import BatchSize, Checkpoint, Momentum, Optimizer, Rate, examined
 from foretrain.cli.frame import Command, Seed
+from foretrain.cli.models import BatchSize, Checkpoint, Momentum, Optimizer, Rate, Training
 from foretrain.cli.options import Loss
 from foretrain.support.answers import Answer
 from foretrain.support.answers.folder import refuse_unwritable
@@ -56,17 +56,11 @@ def report(
     if page.exists() and not overwrite:
         raise InputError(f"{page} already exists: give --output another name, or add --overwrite.")
     bound = steps if verify else 0
-    training: dict[str, Any] = {
-        "loss": loss,
-        "optimizer": optimizer,
-        "lr": lr,
-        "batch_size": batch_size,
-        "checkpoint": checkpoint,
-    }
+    training = Training(loss, optimizer, lr, momentum, batch_size, checkpoint)
     if example:
         if model is not None:
             raise InputError("--example is of two built-in networks: leave out the model and the data.")
-        if any(value is not None for value in (*training.values(), momentum or None)):
+        if training != Training():
             raise InputError(
                 "--example is of two built-in networks with optimizers of their own: leave out --loss, --optimizer, "
                 "--lr, --momentum, --batch-size and --checkpoint."
@@ -76,7 +70,7 @@ def report(
     elif model is None or data is None:
         raise InputError("a report needs MODEL.py:FUNCTION and DATA.npz, or --example for built-in ones.")
     else:
-        found = examined(model, data, **training, momentum=momentum, seed=seed)
+        found = training.examined(model, data, seed)
         patients = [Patient.trained(title or f"{model} on {data.name}", found, bound)]
     return _answer(page, patients, write_page(page, patients, title, overwrite=overwrite))
 

@@ -13,7 +13,7 @@ from foretrain.experiments import registry
 from foretrain.experiments.experiment import rows_table
 from foretrain.support.answers import Answer, Part, Table
 from foretrain.support.answers.folder import DOCUMENT, PICTURE
-from foretrain.support.answers.html import Markup, body_of, element, own_file, part_markup
+from foretrain.support.answers.html import body_of, document, element, part_markup
 from foretrain.support.atomic import new_file
 from foretrain.support.errors import InputError
 from foretrain.support.store import DATA
@@ -32,14 +32,6 @@ def write_experiments_page(run: Run) -> Path:
     if run.folder is None:
         raise InputError("this run is not kept in a folder: run the experiments with `keep=`.")
     title = "Experiments of foretrain"
-    head = element(
-        "head",
-        element("meta", charset="utf-8"),
-        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        element("meta", name="generator", content=f"foretrain {__version__}"),
-        element("title", title),
-        element("style", Markup(own_file("answers.css") + _STYLE)),
-    )
     whole = run.answer()
     tables = [_linked(part) if isinstance(part, Table) else part for part in whole.parts]
     body = element(
@@ -52,7 +44,7 @@ def write_experiments_page(run: Run) -> Path:
     )
     path = run.folder / "index.html"
     with new_file(path, overwrite=True) as partial:
-        partial.write_text(f'<!DOCTYPE html>\n<html lang="en">\n{head}\n{body}\n</html>\n', encoding="utf-8")
+        partial.write_text(document(title, _STYLE, body), encoding="utf-8")
     return path
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from foretrain.empirical.autograd_graph.chain import Chain, find_chain
-from foretrain.support.answers.datasets import as_array
+from foretrain.support.answers.tables import as_array
 from foretrain.support.errors import InputError, unknown_name
 from foretrain.support.memory import require_memory
 

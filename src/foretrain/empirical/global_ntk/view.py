@@ -25,7 +25,7 @@ from foretrain.support.answers import (
     picked,
     with_error,
 )
-from foretrain.support.answers.table import cell_text
+from foretrain.support.answers.tables import cell_text
 
 Array = NDArray[np.float64]
 ESTIMATE = "value standard_error products method"  # what machines get of one

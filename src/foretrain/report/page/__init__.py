@@ -2,8 +2,8 @@
 
 ``write_page(path, [Patient(name, diagnosis, verification, curve)])`` writes it.
 
-``patient``   a network on the page, and the two built-in ones
-``findings``  what was found and what to do; ``signals``, ``learning``: pictures of what was measured
+``patient``   a network on the page, what was found and what to do; and the two built-in ones
+``signals``, ``learning``  pictures of what was measured
 ``document``  the file as a whole; ``style.css`` and ``behaviour.js`` are put into it
 """
 

@@ -10,10 +10,18 @@ from importlib.resources import files
 from pathlib import Path
 
 from foretrain._version import __version__
-from foretrain.report.page import findings, learning, signals
-from foretrain.report.page.patient import Patient
+from foretrain.report.page import learning, signals
+from foretrain.report.page.patient import Patient, checks, facts, findings, measurements, remedy, verdict
 from foretrain.support.answers import Answer
-from foretrain.support.answers.html import Markup, body_of, element, own_file, part_markup, plotly_script
+from foretrain.support.answers.html import (
+    Markup,
+    body_of,
+    document,
+    element,
+    own_file,
+    part_markup,
+    plotly_script,
+)
 from foretrain.support.atomic import new_file
 from foretrain.support.errors import InputError
 
@@ -21,8 +29,8 @@ _TITLE = "How this network will learn"
 # What only scripts bring to life is not shown without them; the numbers under every picture are.
 _WITHOUT_SCRIPTS = ".plot, button { display: none !important; }"
 _ORDER = (
-    findings.remedy,
-    findings.findings,
+    remedy,
+    findings,
     learning.training,
     signals.phases,
     signals.agreement,
@@ -33,8 +41,8 @@ _ORDER = (
     learning.plateau,
     learning.rates,
     signals.inputs,
-    findings.checks,
-    findings.measurements,
+    checks,
+    measurements,
 )
 
 
@@ -61,16 +69,10 @@ def page(patients: Sequence[Patient], title: str = "") -> str:
     heading = title or (patients[0].name if len(patients) == 1 else _TITLE)
     chapters = [(f"network-{number}", one, sections_of(one)) for number, one in enumerate(patients, 1)]
     scripts = (plotly_script(), own_file("pictures.js"), _own("behaviour.js"))
-    head = element(
-        "head",
-        element("meta", charset="utf-8"),
+    first = (
         element("meta", http_equiv="Content-Security-Policy", content=_policy(scripts)),
-        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
         element("meta", name="color-scheme", content="light dark"),
-        element("meta", name="generator", content=f"foretrain {__version__}"),
         element("link", rel="icon", href="data:,"),
-        element("title", heading),
-        element("style", Markup(own_file("answers.css") + _own("style.css"))),
         element("noscript", element("style", Markup(_WITHOUT_SCRIPTS))),
     )
     button = element("button", "Dark or light", type="button", id="theme")
@@ -86,7 +88,7 @@ def page(patients: Sequence[Patient], title: str = "") -> str:
         element("p", id="said", class_="unseen", role="status", aria_live="polite"),
         [element("script", Markup(script)) for script in scripts],
     )
-    return f'<!DOCTYPE html>\n<html lang="en" class="foretrain" data-alive>\n{head}\n{body}\n</html>\n'
+    return document(heading, _own("style.css"), body, *first, class_="foretrain", data_alive=True)
 
 
 Chapter = tuple[str, Patient, list[Answer]]  # its place, the network, and what is said about it
@@ -98,7 +100,7 @@ def _main(chapters: Sequence[Chapter]) -> Markup:
         "“Numbers” under each picture shows what it would show."
     )
     notice = element("noscript", element("p", still, class_="notice"))
-    verdicts = [findings.verdict(patient, f"#{place}") for place, patient, _ in chapters]
+    verdicts = [verdict(patient, f"#{place}") for place, patient, _ in chapters]
     top = element("section", verdicts, class_="summary", aria_label="Summary") if len(chapters) > 1 else None
     return element("main", notice, top, [_chapter(*one) for one in chapters], id="content", tabindex=-1)
 
@@ -107,8 +109,8 @@ def _chapter(place: str, patient: Patient, sections: Sequence[Answer]) -> Markup
     return element(
         "article",
         element("h2", patient.name),
-        findings.verdict(patient),
-        part_markup(findings.facts(patient)),
+        verdict(patient),
+        part_markup(facts(patient)),
         [
             element("section", body_of(one, still=False), id=_section_place(place, one), aria_label=one.title)
             for one in sections

@@ -1,8 +1,7 @@
 """One vocabulary for everything that is returned, and the renderers that show it.
 
 ``answer``               ``Answer`` (statement, parts, data, record) and ``Result``, the base of every public result
-``table``                ``Table`` and ``Column``
-``datasets``             datasets from tables and fields, tables and pictures from datasets
+``tables``               ``Table`` and ``Column``; datasets from tables and fields, tables and pictures from datasets
 ``figure``               ``Figure``, ``Panel``, ``Axis``: pictures as data
 ``text``                 plain text and the terminal
 ``matplotlib_renderer``  ``.plot()``, PNG, SVG and PDF
@@ -11,7 +10,6 @@
 """
 
 from foretrain.support.answers.answer import Answer, Code, Facts, Part, Result, fields_answer, picked
-from foretrain.support.answers.datasets import dataset_figure, dataset_table, dataset_tables, labelled
 from foretrain.support.answers.figure import (
     BLUE,
     FAINT,
@@ -30,7 +28,18 @@ from foretrain.support.answers.figure import (
     scale_for,
     shades,
 )
-from foretrain.support.answers.table import Cell, Column, Table, Tone, with_error, with_others
+from foretrain.support.answers.tables import (
+    Cell,
+    Column,
+    Table,
+    Tone,
+    dataset_figure,
+    dataset_table,
+    dataset_tables,
+    labelled,
+    with_error,
+    with_others,
+)
 
 __all__ = [
     "BLUE",

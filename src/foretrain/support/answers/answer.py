@@ -12,9 +12,16 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
-from foretrain.support.answers.datasets import as_array, dataset_figure, fields_dataset, tables_dataset
 from foretrain.support.answers.figure import Figure
-from foretrain.support.answers.table import Column, Table, cell_text
+from foretrain.support.answers.tables import (
+    Column,
+    Table,
+    as_array,
+    cell_text,
+    dataset_figure,
+    fields_dataset,
+    tables_dataset,
+)
 from foretrain.support.errors import InputError
 
 if TYPE_CHECKING:

@@ -20,11 +20,12 @@ from io import BytesIO
 from typing import Any, TypeAlias
 from uuid import uuid4
 
+from foretrain._version import __version__
 from foretrain.support.answers.answer import Answer, Code, Facts, Part
 from foretrain.support.answers.figure import Figure
 from foretrain.support.answers.formulas import number_text, power_text, unicode_math
 from foretrain.support.answers.plotly_renderer import numbers, specifications
-from foretrain.support.answers.table import Cell, Table, Tone, cell_text
+from foretrain.support.answers.tables import Cell, Table, Tone, cell_text
 
 MOST_ROWS = 60  # of a table on a page
 _SHORT = 24  # letters of texts in a column that are not broken
@@ -200,6 +201,21 @@ def panels_markup(figure: Figure) -> Iterator[Markup]:
             element("details", element("summary", "Numbers"), table_markup(numbers(panel))),
             class_="wide" if any(set(row) == {letter} for row in rows) else None,
         )
+
+
+def document(title: str, style: str, body: Markup, *first: Child, **attributes: Attribute) -> str:
+    """A whole page with the style of answers and its own; ``first`` are further elements of its head."""
+    head = element(
+        "head",
+        element("meta", charset="utf-8"),
+        first,
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("meta", name="generator", content=f"foretrain {__version__}"),
+        element("title", title),
+        element("style", Markup(own_file("answers.css") + style)),
+    )
+    page = element("html", "\n", head, "\n", body, "\n", lang="en", **attributes)
+    return f"<!DOCTYPE html>\n{page}\n"
 
 
 def safe_json(value: Any) -> str:

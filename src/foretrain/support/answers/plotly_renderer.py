@@ -34,7 +34,7 @@ from foretrain.support.answers.figure import (
     Region,
 )
 from foretrain.support.answers.formulas import html_math, unicode_math
-from foretrain.support.answers.table import Table
+from foretrain.support.answers.tables import Table
 
 _NAMES = {
     BLUE: "var(--blue)",

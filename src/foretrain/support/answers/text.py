@@ -10,7 +10,7 @@ from textwrap import wrap
 from typing import Any, Literal
 
 from foretrain.support.answers.answer import Answer, Code, Facts, Part
-from foretrain.support.answers.table import Table
+from foretrain.support.answers.tables import Table
 
 _PADDING = 3  # between columns on a terminal
 _TEXT, _WORD = 16, 32  # letters side by side that texts get at least, and that a word keeps together
