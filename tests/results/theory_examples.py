@@ -12,7 +12,7 @@ import foretrain as ft
 from foretrain.gaussian.cumulants import sample_two_point
 from foretrain.saddle import modes
 from foretrain.theory.complexity import model_complexity
-from foretrain.theory.correlations.ntk_correlations import ntk_covariance
+from foretrain.theory.correlations import ntk_covariance
 from foretrain.theory.criticality.critical_initialisation import critical_side
 from foretrain.theory.criticality.fixed_points import fixed_points
 from foretrain.theory.ensembles import Ensemble, sample_parameters
@@ -25,7 +25,7 @@ from foretrain.theory.linear import DeepLinear, perturbation_valid
 from foretrain.theory.ntk_shares import equivalence
 from foretrain.theory.prediction import bayes, infinite_width, linear_models, nearly_kernel
 from foretrain.theory.prediction import finite_width as finite
-from foretrain.theory.prediction.bayes.finite_width import finite_log_evidence, importance_posterior
+from foretrain.theory.prediction.bayes import finite_log_evidence, importance_posterior
 
 X = np.array([[1.0, 0.5], [0.2, -1.0], [-0.4, 0.3]])
 Y = np.array([[1.0], [-0.5], [0.2]])

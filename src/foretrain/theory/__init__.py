@@ -8,8 +8,7 @@ The network and its statistics, layer by layer
 ``couplings``          the action of a layer: quadratic and quartic couplings, for any number of neurons
 ``ensembles``          random networks: samplers and correlators with standard errors
 ``linear``             deep linear networks, exact in width
-``ntk_correlations``   covariances of entries of the tangent kernel, with each other and with preactivations
-``dntk_correlations``  correlations of the dNTK with preactivations and observables, means of the ddNTKs
+``correlations``       of the tangent kernel, ``ntk_correlations``, and of its differentials, ``dntk_correlations``
 ``network_tangent_kernel``  the tangent kernel of one network, by the forward and the backward equation
 ``information``        entropies, mutual information and the depth over width at which it peaks
 ``complexity``         how many numbers the distribution of trained networks takes
@@ -37,7 +36,8 @@ Depth
 ``asymptotics``        the law of every class at large depth, beside the exact recursion
 ``kernel_functions``   g, chi, h, j: what all of these are made of
 
-Where a name stands for one module of a folder, as fixed_points of criticality, ft.theory.fixed_points leads there.
+Where a name stands for one module of a folder, as fixed_points of criticality, or for a part of one, as
+ntk_correlations of correlations, ft.theory.fixed_points leads there.
 The rest is for the inside: recursions from layer to layer, driven by flow, and arguments, what users give, checked.
 """
 
@@ -46,15 +46,15 @@ from typing import Any
 
 from foretrain.theory.architecture import MLP
 
-_FOLDERS = {
-    "angles": "two_inputs",
-    "couplings": "finite_width",
-    "critical_initialisation": "criticality",
+_PLACES = {
+    "angles": "two_inputs.angles",
+    "couplings": "finite_width.couplings",
+    "critical_initialisation": "criticality.critical_initialisation",
     "dntk_correlations": "correlations",
-    "fixed_points": "criticality",
-    "nearby": "two_inputs",
+    "fixed_points": "criticality.fixed_points",
+    "nearby": "two_inputs.nearby",
     "ntk_correlations": "correlations",
-    "phase_diagram": "criticality",
+    "phase_diagram": "criticality.phase_diagram",
 }
 _ROOMS = (
     "advice",
@@ -76,7 +76,7 @@ _ROOMS = (
     "prediction",
     "residual_networks",
     "two_inputs",
-    *_FOLDERS,
+    *_PLACES,
 )
 
 __all__ = ["MLP", *_ROOMS]
@@ -85,8 +85,7 @@ __all__ = ["MLP", *_ROOMS]
 def __getattr__(name: str) -> Any:
     if name not in _ROOMS:
         raise AttributeError(f"module 'foretrain.theory' has no attribute {name!r}")
-    folder = f"{_FOLDERS[name]}." if name in _FOLDERS else ""
-    return import_module(f"foretrain.theory.{folder}{name}")
+    return import_module(f"foretrain.theory.{_PLACES.get(name, name)}")
 
 
 def __dir__() -> list[str]:

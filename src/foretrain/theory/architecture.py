@@ -127,7 +127,8 @@ class MLP(Result):
         """
         from foretrain.theory.criticality.critical_initialisation import critical_network
 
-        return critical_network(activation, depth, width, n_in, n_out, gamma, X, tuned, lambda_b, lambda_W)
+        plain = cls(activation, depth, width, n_in=n_in, n_out=n_out, gamma=gamma)
+        return critical_network(plain, X, tuned, lambda_b, lambda_W)
 
     @property
     def widths(self) -> tuple[int, ...]:

@@ -6,7 +6,7 @@ import pytest
 
 from foretrain.support.answers.figure import Level, Panel
 from foretrain.theory.advice import advise
-from foretrain.theory.advice.curves import advice_figure
+from foretrain.theory.advice.depths import advice_figure
 
 
 @pytest.mark.slow(after=1)

@@ -11,8 +11,8 @@ from foretrain.activations import activation
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.theory.architecture import MLP
 from foretrain.theory.asymptotics import asymptotics, exact_fluctuation, linear_vertex, vertex_constant
+from foretrain.theory.asymptotics.kernel_laws import half_stable_laws
 from foretrain.theory.asymptotics.laws import Uniform, extrapolated, log_depth_constant
-from foretrain.theory.asymptotics.off_critical import half_stable_laws
 from foretrain.theory.asymptotics.zero_fixed_point import leading_term
 from foretrain.theory.criticality import CriticalPoint, criticality, taylor_coefficients
 from foretrain.theory.ensembles import sample_metric

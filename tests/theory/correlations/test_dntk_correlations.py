@@ -8,7 +8,7 @@ import pytest
 from foretrain.gaussian import z
 from foretrain.support.errors import InputError
 from foretrain.theory.architecture import MLP
-from foretrain.theory.correlations.dntk_correlations import ddntk_mean, observable_dntk, preactivation_dntk
+from foretrain.theory.correlations import ddntk_mean, observable_dntk, preactivation_dntk
 from foretrain.theory.flow import flow
 
 X = np.array([[1.0, 0.5], [-0.4, 1.1]])

@@ -10,7 +10,7 @@ from numpy.polynomial import Polynomial
 
 from foretrain.support.errors import AccuracyWarning, InputError
 from foretrain.theory.architecture import MLP
-from foretrain.theory.correlations.ntk_correlations import (
+from foretrain.theory.correlations import (
     ntk_covariance,
     ntk_mean,
     observable_ntk,

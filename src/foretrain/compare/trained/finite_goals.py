@@ -38,7 +38,7 @@ from foretrain.support.progress import track
 from foretrain.support.seeds import Seed, spawn
 from foretrain.theory.architecture import MLP, FloatArray
 from foretrain.theory.prediction.algorithms import NAMES, named_algorithm
-from foretrain.theory.prediction.bayes.finite_width import (
+from foretrain.theory.prediction.bayes import (
     FiniteBayesPrediction,
     ImportancePosterior,
     finite_bayes_prediction,

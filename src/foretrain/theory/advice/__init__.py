@@ -6,7 +6,6 @@
 """
 
 from foretrain.theory.advice.advise import Advice, advise
-from foretrain.theory.advice.curves import information_curves
-from foretrain.theory.advice.depths import PerturbativeDepths, perturbative_depths
+from foretrain.theory.advice.depths import PerturbativeDepths, information_curves, perturbative_depths
 
 __all__ = ["Advice", "PerturbativeDepths", "advise", "information_curves", "perturbative_depths"]

@@ -18,6 +18,7 @@ from foretrain.support.seeds import Seed
 from foretrain.theory.advice.depths import (
     PerturbativeDepths,
     StableStep,
+    advice_figure,
     check_loss,
     perturbative_depths,
     stable_step,
@@ -84,7 +85,10 @@ def advise(
     found = criticality(act, skip)
     point = found.point
     assert point is not None  # or the network had been refused
-    nu, nu_printed = _growth(act, point, skip)
+    # nu of V / (n K^2) = nu L/n, complete and as printed; at a half-stable K* that of a signal at K*.
+    nu = nu_printed = point.coefficients["nu"]
+    if point.kind != "half-stable":
+        nu, nu_printed = (fluctuation_rate(act, skip, way) for way in ("complete", "book"))
     start = _first_kernel(plain, point, X)
     depths = perturbative_depths(act, int(width), start, nu, skip)
     half = n_out / 2
@@ -93,7 +97,9 @@ def advise(
     if point.kind != "half-stable":
         complete = turning_point(half, half, next_coefficient(point.kind)) / nu
     chosen = _chosen_depth(depth, best, width, skip)
-    network = _network(act, chosen, plain, width, skip, X)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", AccuracyWarning)  # the notes say which side of K* inputs are on
+        network = MLP.critical(act, chosen, width, plain.n_in, plain.n_out, skip or None, X)
     return Advice(
         criticality=criticality(act),
         width=int(width),
@@ -111,13 +117,6 @@ def advise(
         step=None if X is None else stable_step(network, X, loss),
         notes=_notes(found, point, plain, X, n_out, best * width),
     )
-
-
-def _growth(act: Activation, point: CriticalPoint, gamma: float) -> tuple[float, float]:
-    """nu of V / (n K^2) = nu L/n, complete and as printed; at a half-stable K* that of a signal at K*."""
-    if point.kind == "half-stable":
-        return point.coefficients["nu"], point.coefficients["nu"]
-    return fluctuation_rate(act, gamma), fluctuation_rate(act, gamma, "book")
 
 
 def _first_kernel(plain: MLP, point: CriticalPoint, X: ArrayLike | None) -> float:
@@ -148,12 +147,6 @@ def _chosen_depth(depth: int | None, best: float, width: int, gamma: float) -> i
     if depth > _DEEPEST:
         raise InputError(f"`depth` is {depth}: ask about at most {_DEEPEST:,} layers.")
     return int(depth)
-
-
-def _network(act: Activation, depth: int, plain: MLP, width: int, gamma: float, X: ArrayLike | None) -> MLP:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", AccuracyWarning)  # the notes say which side of K* inputs are on
-        return MLP.critical(act, depth, width, n_in=plain.n_in, n_out=plain.n_out, gamma=gamma or None, X=X)
 
 
 def _skip(act: Activation, depth: int | None, width: int, n_out: int) -> float | None:
@@ -331,8 +324,6 @@ class Advice(Result):
 
     def answer(self, seed: Seed = 0) -> Answer:
         """The verdict, its numbers and code to paste; the picture draws random networks with ``seed``."""
-        from foretrain.theory.advice.curves import advice_figure
-
         return Answer(
             self.verdict,
             [
@@ -347,36 +338,22 @@ class Advice(Result):
         )
 
     def _record(self) -> dict[str, Any]:
-        found, network = self.criticality, self.network
+        found, depths = self.criticality, self.depths
+        same = ("C_b", "C_W", "K_star", "exponents", "universality_class")
+        own = "width gamma nu nu_printed best_ratio complete_ratio best_depth breakdown_depth first_kernel"
         return {
             "activation": found.activation.label,
-            "universality_class": found.universality_class,
-            "C_b": found.C_b,
-            "C_W": found.C_W,
-            "K_star": found.K_star,
-            "exponents": found.exponents,
-            "width": self.width,
+            **{name: getattr(found, name) for name in same},
+            **{name: getattr(self, name) for name in f"{own} depth position verdict code".split()},
             "outputs": self.n_out,
-            "gamma": self.gamma,
-            "nu": self.nu,
-            "nu_printed": self.nu_printed,
-            "best_ratio": self.best_ratio,
-            "complete_ratio": self.complete_ratio,
-            "best_depth": self.best_depth,
-            "breakdown_depth": self.breakdown_depth,
-            "first_kernel": self.first_kernel,
-            "perturbative_depth": self.depths.small,
-            "perturbative_criterion": self.depths.small_criterion,
-            "marginal_depth": self.depths.large,
-            "marginal_criterion": self.depths.large_criterion,
-            "depth": self.depth,
-            "position": self.position,
-            "verdict": self.verdict,
+            "perturbative_depth": depths.small,
+            "perturbative_criterion": depths.small_criterion,
+            "marginal_depth": depths.large,
+            "marginal_criterion": depths.large_criterion,
             "optimal_skip": self.skip,
-            "layers": [layer._asdict() for layer in network.layers],
+            "layers": [layer._asdict() for layer in self.network.layers],
             "stable_step": None if self.step is None else self.step._asdict(),
             "notes": list(self.notes),
-            "code": self.code,
         }
 
     def _dataset(self) -> xr.Dataset:

@@ -19,7 +19,6 @@ from foretrain.support.answers import Result
 from foretrain.support.errors import NotSupportedError
 from foretrain.support.user_warnings import warn_user
 from foretrain.theory.architecture import MLP
-from foretrain.theory.arguments import PerLayer
 from foretrain.theory.criticality.critical_points import Criticality, CriticalPoint
 from foretrain.theory.criticality.fixed_points import fixed_points, flows_to
 from foretrain.theory.criticality.search import criticality, weight_share
@@ -29,21 +28,15 @@ Array = NDArray[np.float64]
 
 
 def critical_network(
-    activation: Any,
-    depth: int,
-    width: int | Sequence[int] | None = None,
-    n_in: int | None = None,
-    n_out: int = 1,
-    gamma: PerLayer | None = None,
+    mlp: MLP,
     X: ArrayLike | None = None,
     tuned: bool = False,
     lambda_b: float = 1.0,
     lambda_W: float = 1.0,
 ) -> MLP:
-    """The network behind ``MLP.critical``, which says what the arguments mean."""
-    plain = criticality(activation)
+    """A network with critical variances and rates in place of its own; ``MLP.critical`` says what arguments mean."""
+    plain = criticality(mlp.activation)
     point = _existing(plain)
-    mlp = MLP(activation, depth, width, n_in=n_in, n_out=n_out, gamma=gamma)
     mlp = mlp if X is None else mlp.with_inputs(X)
     shares = np.array([weight_share(coupling) for coupling in mlp.gamma])
     enlarged = 1 + _relative_corrections(plain, mlp) if tuned else np.ones(mlp.depth)

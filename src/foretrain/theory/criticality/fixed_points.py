@@ -114,12 +114,7 @@ def flows_to(activation: Any, C_b: float, C_W: float, K1: Any, gamma: float = 0.
     if not (np.isfinite(start).all() and (start >= 0).all()):
         raise InputError("kernel values must be finite and not negative.")
     if act.slopes is not None:
-        chi = _straight_growth(act.slopes, C_W, gamma)
-        end = np.where((start > 0) | (C_b > 0), np.inf, 0.0)
-        if abs(chi - 1) < ONE and C_b == 0:
-            end = start
-        elif chi < 1 - ONE:
-            end = np.full(start.shape, C_b / (1 - chi))
+        end = straight_end(straight_growth(act.slopes, C_W, gamma), C_b, start)
     else:
         landscape = Landscape(act, C_b, C_W, gamma)
         end = np.array([landscape.end(float(K)) for K in start.ravel()]).reshape(start.shape)
@@ -202,17 +197,14 @@ class Landscape:
             for _ in range(_BURN_IN):
                 K += self._gap(K)
         near = [p for p in self.points if p.K is not None and abs(K - p.K) <= 1e-6 * p.K]
-        reached = near[0] if near else self._next(K)
-        if reached is None:
+        if not near:  # the first fixed point in the direction in which the kernel moves
+            rising = self._gap(K) > 0
+            ahead = [p for p in self.points if p.K is not None and (p.K > K if rising else p.K <= K)]
+            near = ahead[:1] if rising else ahead[-1:]
+        if not near:
             return math.inf
-        assert reached.K is not None
-        return math.nan if reached.chi_parallel < -1 else reached.K
-
-    def _next(self, K: float) -> FixedPoint | None:
-        """The first fixed point in the direction in which the kernel moves."""
-        rising = self._gap(K) > 0
-        ahead = [p for p in self.points if p.K is not None and (p.K > K if rising else p.K <= K)]
-        return (ahead[0] if rising else ahead[-1]) if ahead else None
+        assert near[0].K is not None
+        return math.nan if near[0].chi_parallel < -1 else near[0].K
 
     def _gap(self, K: float) -> float:
         return self._C_b + self._C_W * float(self._scan.functions.fast(K)[0]) - (1 - self._gamma**2) * K
@@ -297,7 +289,7 @@ def phase(chi_parallel: float, chi_perpendicular: float) -> str:
 
 def _straight(slopes: tuple[float, float], C_b: float, C_W: float, gamma: float) -> tuple[FixedPoint, ...]:
     """Scale-invariant activations: K' = C_b + chi K, with one susceptibility chi everywhere (5.60)-(5.65)."""
-    chi = _straight_growth(slopes, C_W, gamma)
+    chi = straight_growth(slopes, C_W, gamma)
     label = phase(chi, chi)
     if label == "critical":
         return () if C_b else (FixedPoint(None, chi, chi, "marginal", label),)
@@ -306,8 +298,19 @@ def _straight(slopes: tuple[float, float], C_b: float, C_W: float, gamma: float)
     return () if C_b else (FixedPoint(0.0, chi, chi, "unstable", label),)
 
 
-def _straight_growth(slopes: tuple[float, float], C_W: float, gamma: float) -> float:
+def straight_growth(slopes: tuple[float, float], C_W: Any, gamma: float) -> Any:
+    """chi of a scale-invariant activation, for one C_W or many."""
     return gamma**2 + C_W * (slopes[0] ** 2 + slopes[1] ** 2) / 2
+
+
+def straight_end(chi: ArrayLike, C_b: ArrayLike, start: ArrayLike) -> Array:
+    """Where K' = C_b + chi K leads from ``start``: C_b / (1 - chi), the start itself, or infinity."""
+    chi, C_b, start = np.broadcast_arrays(chi, C_b, start)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        settled = C_b / (1 - chi)
+    grown = np.where((start > 0) | (C_b > 0), np.inf, 0.0)
+    critical = (np.abs(chi - 1) < ONE) & (C_b == 0)
+    return np.asarray(np.select([critical, chi < 1 - ONE], [start, settled], grown))
 
 
 _NEAREST = 1e-6  # to 1: the gap there is about -(chi_perp - 1)(1 - c), and has to be seen above rounding

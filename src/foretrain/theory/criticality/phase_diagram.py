@@ -13,7 +13,14 @@ from foretrain.activations import activation as find_activation
 from foretrain.support.answers import labelled
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.memory import require_memory
-from foretrain.theory.criticality.fixed_points import ONE, Scan, correlation_depth, scan
+from foretrain.theory.criticality.fixed_points import (
+    ONE,
+    Scan,
+    correlation_depth,
+    scan,
+    straight_end,
+    straight_growth,
+)
 from foretrain.theory.criticality.search import criticality, weight_share
 from foretrain.theory.kernel_functions import KernelFunctions, kernel_means
 
@@ -112,8 +119,11 @@ def phase_diagram(
         raise InputError(f"start is {start:g}: give a kernel value from 1e-9 to 100.")
     require_memory(8 * points * (40 * points + 1200), "the phase diagram", "use fewer points")
     bias, weight = np.meshgrid(*ranges, indexing="ij")
-    reached = _straight if act.slopes is not None else _curved
-    K, parallel, perpendicular = reached(act, bias, weight, 1 - share, float(start))
+    if act.slopes is not None:
+        parallel = perpendicular = straight_growth(act.slopes, weight, gamma)
+        K = straight_end(parallel, bias, start)
+    else:
+        K, parallel, perpendicular = _curved(act, bias, weight, 1 - share, float(start))
     return _labelled(act, float(gamma), float(start), ranges, K, parallel, perpendicular)
 
 
@@ -124,16 +134,6 @@ def _axis(name: str, bounds: tuple[float, float], points: int) -> Array:
     if points < 2:
         raise InputError(f"`points` is {points}: give 2 or more.")
     return np.linspace(low, high, points)
-
-
-def _straight(act: Activation, bias: Array, weight: Array, skip: float, start: float) -> tuple[Array, ...]:
-    """Scale-invariant activations: K' = C_b + chi K."""
-    assert act.slopes is not None
-    chi = skip + weight * (act.slopes[0] ** 2 + act.slopes[1] ** 2) / 2
-    critical = np.abs(chi - 1) < 1e-12
-    with np.errstate(divide="ignore", invalid="ignore"):
-        K = np.where(chi < 1, bias / (1 - chi), np.inf)
-    return np.where(critical, np.where(bias > 0, np.inf, start), K), chi, chi
 
 
 def _curved(act: Activation, bias: Array, weight: Array, skip: float, start: float) -> tuple[Array, ...]:

@@ -172,7 +172,7 @@ class Susceptibility(Result):
     perpendicular: Any
 
 
-def susceptibility(activation: Any, K: ArrayLike, C_W: ArrayLike = 1.0, gamma: float = 0.0) -> Susceptibility:
+def susceptibility(activation: Any, K: ArrayLike, C_W: ArrayLike = 1.0, gamma: Any = 0.0) -> Susceptibility:
     """chi_parallel = gamma^2 + C_W g'(K) and chi_perp = gamma^2 + C_W <s'^2> (5.50), (5.51), (B.15), (B.16).
 
     Examples
@@ -187,15 +187,11 @@ def susceptibility(activation: Any, K: ArrayLike, C_W: ArrayLike = 1.0, gamma: f
     for name, value in (("K", variance), ("C_W", weight)):
         if not (np.isfinite(value).all() and (value >= 0).all()):
             raise InputError(f"`{name}` must be finite and not negative: it is a variance.")
-    skip, values = _finite(gamma) ** 2, KernelFunctions(activation).at(variance)
-    both = (skip + weight * values.square_slope, skip + weight * values.slope_square)
-    return Susceptibility(*(float(c) if np.ndim(c) == 0 else c for c in both))
-
-
-def _finite(gamma: Any) -> float:
     if not isinstance(gamma, Real) or not math.isfinite(gamma):
         raise InputError(f"`gamma` is {gamma!r}: give one finite number.")
-    return float(gamma)
+    skip, values = float(gamma) ** 2, KernelFunctions(activation).at(variance)
+    both = (skip + weight * values.square_slope, skip + weight * values.slope_square)
+    return Susceptibility(*(float(c) if np.ndim(c) == 0 else c for c in both))
 
 
 def weight_share(gamma: float) -> float:

@@ -208,13 +208,19 @@ def relative_variance(mlp: MLP, x: ArrayLike) -> xr.DataArray:
     >>> relative_variance(MLP("relu", depth=3, width=10, C_W=2.0), [1.0]).values
     array([0.  , 0.5 , 1.25])
     """
-    K, V = _kernel_and_vertex(mlp, x)
+    found = flow(mlp, one_input(x)[None], ["K", "V"])
+    K, V = (found[name].squeeze([d for d in found[name].dims if d != "layer"]) for name in ("K", "V"))
+    if not (K.values > 0).all():
+        raise InputError("the input gives no signal at some layer, so that there is no entropy to speak of.")
     if mlp.activation.slopes is not None and not any(mlp.C_b) and not mlp.is_residual:
         values, order = exact_fluctuation(mlp), "exact"
     else:
         values, order = V.values / (np.array([1, *mlp.hidden_widths]) * K.values**2), "leading"
-    found = K.copy(data=values).rename("relative_variance")
-    return found.assign_attrs(meaning="variance of the metric over its mean squared", order=order)
+    return (
+        K.copy(data=values)
+        .rename("relative_variance")
+        .assign_attrs(meaning="variance of the metric over its mean squared", order=order)
+    )
 
 
 def layer_information(mlp: MLP, x: ArrayLike, m_1: float = 1, m_2: float = 1) -> xr.Dataset:
@@ -225,7 +231,12 @@ def layer_information(mlp: MLP, x: ArrayLike, m_1: float = 1, m_2: float = 1) ->
     "negative", which no information is: there :func:`mixture_information` is the one to ask. The entropy takes the
     mean ``metric`` K + G1/n, of order 1/n, or K itself with skip connections, where G1 is not known.
     """
-    X, metric = relative_variance(mlp, x), _metric(mlp, x)
+    X = relative_variance(mlp, x)
+    # The mean of the metric by layer, as far as it is known.
+    found = flow(mlp, one_input(x)[None], ["K"] if mlp.is_residual else ["K", "G1"])
+    metric = found["K"].values.ravel()
+    if not mlp.is_residual:
+        metric = metric + found["G1"].values.ravel() / [1, *mlp.hidden_widths]
     turn, m = turning_point(m_1, m_2), neurons(m_1) + neurons(m_2)
     parts = np.searchsorted([turn, 1.5 * turn], X.values, side="right")
     orders = {"leading": 2, "next": 3}
@@ -248,14 +259,6 @@ def layer_information(mlp: MLP, x: ArrayLike, m_1: float = 1, m_2: float = 1) ->
     )
 
 
-def _metric(mlp: MLP, x: ArrayLike) -> Array:
-    """The mean of the metric by layer, as far as it is known."""
-    names = ["K"] if mlp.is_residual else ["K", "G1"]
-    found = flow(mlp, one_input(x)[None], names)
-    K = found["K"].values.ravel()
-    return np.asarray(K if mlp.is_residual else K + found["G1"].values.ravel() / [1, *mlp.hidden_widths])
-
-
 def network_information(
     mlp: MLP, X: ArrayLike, m_1: float = 1, m_2: float = 1, layer: int | None = None
 ) -> float:
@@ -266,12 +269,3 @@ def network_information(
     found = flow(mlp, X, ["K", "V"])
     K, V = (found[name].sel(layer=number).values for name in ("K", "V"))
     return leading_information(K, V, mlp.hidden_widths[number - 2], m_1, m_2)
-
-
-def _kernel_and_vertex(mlp: MLP, x: ArrayLike) -> tuple[xr.DataArray, xr.DataArray]:
-    vector = one_input(x)
-    found = flow(mlp, vector[None], ["K", "V"])
-    K, V = (found[name].squeeze([d for d in found[name].dims if d != "layer"]) for name in ("K", "V"))
-    if not (K.values > 0).all():
-        raise InputError("the input gives no signal at some layer, so that there is no entropy to speak of.")
-    return K, V

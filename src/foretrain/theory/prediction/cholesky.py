@@ -1,4 +1,4 @@
-"""The Cholesky factor of a training kernel: solves, determinants, and the jitter that was needed, if any."""
+"""The factors of a training kernel, Cholesky's and its modes: solves, determinants, and the jitter needed."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from foretrain.support.arguments import real_array
 from foretrain.support.errors import InputError
 from foretrain.support.memory import require_memory
 from foretrain.support.user_warnings import warn_user
+from foretrain.theory.prediction.algorithms import LearningRates
 
 Array = NDArray[np.float64]
 
@@ -98,15 +99,12 @@ def check_kernel(K: ArrayLike) -> Array:
     kernel = real_array("the kernel", K)
     if kernel.ndim != 2 or kernel.shape[0] != kernel.shape[1] or not len(kernel):
         raise InputError(f"the kernel has shape {kernel.shape}: give (N, N).")
-    if _asymmetry(kernel) > 1e-8 * max(kernel.max(), -kernel.min()):
+    # Tile by tile: a transposed sweep of the whole would miss the cache all the time.
+    tiles = square_tiles(kernel.shape, symmetric=True)
+    gaps = (np.abs(kernel[t.rows, t.columns] - kernel[t.columns, t.rows].T).max() for t in tiles)
+    if max(gaps) > 1e-8 * max(kernel.max(), -kernel.min()):
         raise InputError("the kernel is not symmetric: give K_ab = K_ba.")
     return kernel
-
-
-def _asymmetry(kernel: Array) -> float:
-    """The largest |K_ab - K_ba|, tile by tile: a transposed sweep of the whole would miss the cache all the time."""
-    tiles = square_tiles(kernel.shape, symmetric=True)
-    return max(float(np.abs(kernel[t.rows, t.columns] - kernel[t.columns, t.rows].T).max()) for t in tiles)
 
 
 def check_noise(noise: float) -> float:
@@ -133,6 +131,40 @@ def factorise_tangent(Theta: Array) -> CholeskyFactor:
             "its diagonal: leave out repeated inputs, or give fewer than the network can tell apart."
         )
     return found
+
+
+@dataclass(frozen=True, eq=False)
+class Modes:
+    """Eigenvalues (M,), rising, and eigenvectors (A, M) of a training kernel along which training moves.
+
+    ``jitter`` is what was added to the eigenvalues to make them positive.
+    """
+
+    values: Array
+    vectors: Array
+    jitter: float = 0.0
+
+    @property
+    def rates(self) -> LearningRates:
+        """Which learning rates converge."""
+        return LearningRates(float(self.values[0]), float(self.values[-1]))
+
+    @property
+    def condition_number(self) -> float:
+        """Largest over smallest eigenvalue."""
+        return float(self.values[-1] / self.values[0])
+
+    def apply(self, factors: Array, columns: Array) -> Array:
+        """f(kernel) times columns, for f given at the eigenvalues."""
+        return np.asarray(self.vectors @ (factors[:, None] * (self.vectors.T @ columns)))
+
+    def solve(self, columns: Array) -> Array:
+        """The inverse of the kernel times columns."""
+        return np.asarray(self.vectors @ ((self.vectors.T @ columns) / self.values[:, None]))
+
+    def inverse_root(self) -> Array:
+        """The kernel to the power -1/2."""
+        return np.asarray((self.vectors / np.sqrt(self.values)) @ self.vectors.T)
 
 
 def spectrum_of(matrix: Array) -> tuple[Array, Array]:

@@ -143,7 +143,7 @@ def predict(
     if learner == "bayes":
         _refuse_training(algorithm, eta, time, loss, label_smoothing)
         if finite:
-            from foretrain.theory.prediction.bayes.finite_width import finite_bayes_prediction
+            from foretrain.theory.prediction.bayes import finite_bayes_prediction
 
             if noisy_labels:
                 raise InputError("`noisy_labels` is for infinite width: add the noise to .variance yourself.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -54,17 +54,18 @@ class PredictedOutputs(Result):
         """Everything in one dataset, for saving."""
         import xarray as xr
 
-        found = {name: part for name, part in self._arrays().items() if part is not None}
-        about = {"statement": self.statement, "jitter": self.jitter, **self._numbers()}
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        found = {name: value for name, value in values.items() if isinstance(value, xr.DataArray)}
+        about = {name: value for name, value in values.items() if isinstance(value, str | int | float)}
+        arrays, numbers = self._parts()
         task = {} if self.task is None else self.task
-        return xr.Dataset({**found, **task}, attrs={**about, **getattr(task, "attrs", {})})
+        return xr.Dataset(
+            {**found, **arrays, **task}, attrs={**about, **numbers, **getattr(task, "attrs", {})}
+        )
 
-    def _arrays(self) -> dict[str, xr.DataArray | None]:
-        return {"mean": self.mean, "covariance": self.covariance, "variance": self.variance}
-
-    def _numbers(self) -> dict[str, Any]:
-        """What a dataset keeps besides arrays."""
-        return {}
+    def _parts(self) -> tuple[dict[str, xr.DataArray], dict[str, Any]]:
+        """Arrays and numbers that are no fields themselves but parts of them."""
+        return {}, {}
 
     def notes(self) -> list[str]:
         """What else is to be said about the numbers."""
@@ -123,9 +124,6 @@ class Prediction(PredictedOutputs):
 
     eta: float | None = None  # the learning rate, where the answer depends on it
     time: float | None = None  # None: the end
-
-    def _numbers(self) -> dict[str, Any]:
-        return {name: value for name in ("eta", "time") if (value := getattr(self, name)) is not None}
 
 
 def prediction(

@@ -28,17 +28,21 @@ from foretrain.theory.prediction.bayes.evidence import (
     log_evidence_of_kernel,
     two_input_log_evidence,
 )
-from foretrain.theory.prediction.bayes.finite_width import (
+from foretrain.theory.prediction.bayes.finite_width.importance import (
+    ImportancePosterior,
+    importance_posterior,
+)
+from foretrain.theory.prediction.bayes.finite_width.posterior import (
     FiniteBayesPrediction,
     FiniteEvidence,
-    ImportancePosterior,
-    book_posterior_mean,
     finite_bayes_factor,
     finite_bayes_prediction,
     finite_evidence_scan,
     finite_log_evidence,
+)
+from foretrain.theory.prediction.bayes.finite_width.representation import (
+    book_posterior_mean,
     hebbian_variance,
-    importance_posterior,
     representation_shift,
 )
 from foretrain.theory.prediction.bayes.posterior import (

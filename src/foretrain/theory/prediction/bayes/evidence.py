@@ -291,14 +291,14 @@ def _evidences(K: Array, targets: Array, noise: float) -> Array:
     except LinAlgError:
         lowers, safe = K, np.zeros(len(K), dtype=bool)
     factors = [
-        CholeskyFactor(lower, 0.0) if good else _factor(kernel, noise)
+        CholeskyFactor(lower, 0.0)
+        if good
+        else factorise_quietly(kernel, noise)
+        if noise or kernel.diagonal().any()
+        else None
         for lower, good, kernel in zip(lowers, safe, K, strict=True)
     ]
     return np.stack([_evidence(factor, targets) for factor in factors], axis=1)
-
-
-def _factor(K: Array, noise: float) -> CholeskyFactor | None:
-    return factorise_quietly(K, noise) if noise or K.diagonal().any() else None
 
 
 def _evidence(training: CholeskyFactor | None, targets: Array) -> Array:

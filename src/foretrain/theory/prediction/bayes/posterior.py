@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -30,9 +29,6 @@ class BayesPrediction(PredictedOutputs):
 
     log_evidence: float = math.nan
     noise: float = 0.0
-
-    def _numbers(self) -> dict[str, Any]:
-        return {"log_evidence": self.log_evidence, "noise": self.noise}
 
     def notes(self) -> list[str]:
         """The evidence."""

@@ -17,7 +17,7 @@ from foretrain.support.answers import labelled
 from foretrain.support.errors import InputError
 from foretrain.theory.architecture import MLP
 from foretrain.theory.prediction.algorithms import NAMES, finite_algorithm
-from foretrain.theory.prediction.bayes.finite_width import finite_bayes_prediction
+from foretrain.theory.prediction.bayes import finite_bayes_prediction
 from foretrain.theory.prediction.bayes.posterior import bayes_equivalent_rates
 from foretrain.theory.prediction.finite_width.changes import dntk_of_the_book
 from foretrain.theory.prediction.finite_width.mean import (

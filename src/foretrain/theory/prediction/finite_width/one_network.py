@@ -20,6 +20,7 @@ from foretrain.support.arguments import real_array
 from foretrain.support.errors import InputError
 from foretrain.theory.arguments import check_targets
 from foretrain.theory.prediction.algorithms import LearningRates, Plan, Projectors, finite_algorithm
+from foretrain.theory.prediction.cholesky import Modes
 
 Array = NDArray[np.float64]
 
@@ -89,11 +90,10 @@ class OneNetwork(Result):
     @property
     def rates(self) -> LearningRates:
         """Which learning rates converge."""
-        values = self._modes[0]
-        return LearningRates(float(values[0]), float(values[-1]))
+        return self._modes.rates
 
     @cached_property
-    def _modes(self) -> tuple[Array, Array]:
+    def _modes(self) -> Modes:
         size = len(self.y)
         values, vectors = eigh(self.H[:size, :size])
         if not values[0] > _SINGULAR * values[-1]:
@@ -101,11 +101,11 @@ class OneNetwork(Result):
                 f"the tangent kernel of the training samples has eigenvalues from {values[0]:.3g} to "
                 f"{values[-1]:.3g}: leave out repeated samples, or take a wider network."
             )
-        return values, vectors
+        return Modes(values, vectors)
 
     def trained(self, algorithm: Any = "gradient_descent") -> TrainedNetwork:
         """After training: (∞.102), (∞.117), (∞.124) at a time, (∞.141) at the end; as :func:`finite_prediction`."""
-        plan = finite_algorithm(algorithm).plan(self._modes[0])
+        plan = finite_algorithm(algorithm).plan(self._modes.values)
         free, moved = self._outputs(plan)
         samples, channels = len(self.z) // self.outputs, self.outputs
         ntk, dntk = self._kernels(plan)
@@ -120,11 +120,12 @@ class OneNetwork(Result):
     @property
     def _errors(self) -> Array:
         """Along modes."""
-        return np.asarray(self._modes[1].T @ (self.z[: len(self.y)] - self.y))
+        return np.asarray(self._modes.vectors.T @ (self.z[: len(self.y)] - self.y))
 
     def _outputs(self, plan: Plan) -> tuple[Array, Array]:
         """Outputs with a frozen tangent kernel, and what its differentials add."""
-        (values, basis), size, errors = self._modes, len(self.y), self._errors
+        values, basis = self._modes.values, self._modes.vectors
+        size, errors = len(self.y), self._errors
         course = plan.course()
         pull = self.H[:, :size] @ basis
         free = self.z - pull @ (course.mean * errors)
@@ -152,14 +153,14 @@ class OneNetwork(Result):
 
     def _on_legs(self, Z: Array) -> Array:
         """Z with one error along each of its modes, on training legs."""
-        basis, errors = self._modes[1], self._errors
+        basis, errors = self._modes.vectors, self._errors
         for axis in range(Z.ndim):
             Z = np.moveaxis(np.tensordot(basis * errors, Z, axes=(1, axis)), 0, axis)
         return Z
 
     def _kernels(self, plan: Plan) -> tuple[Array, Array]:
         """H and dH at the end of the plan."""
-        A, basis = slice(None, len(self.y)), self._modes[1]
+        A, basis = slice(None, len(self.y)), self._modes.vectors
         course = plan.course()
         fitted = basis @ (course.mean * self._errors)
         in_A, in_B = self._on_legs(course.projectors.A), self._on_legs(course.projectors.B)

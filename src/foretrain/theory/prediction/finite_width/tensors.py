@@ -8,7 +8,7 @@ at a time.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -20,8 +20,7 @@ from foretrain.support.memory import require_memory
 from foretrain.support.progress import Progress
 from foretrain.theory.architecture import MLP, check_network
 from foretrain.theory.flow import flow
-from foretrain.theory.prediction.algorithms import LearningRates
-from foretrain.theory.prediction.cholesky import spectrum_of
+from foretrain.theory.prediction.cholesky import Modes, spectrum_of
 from foretrain.theory.prediction.kernels import OutputKernels, Spread, output_kernels
 from foretrain.theory.recursions.kinks import slope_jumps
 
@@ -49,20 +48,15 @@ _MOST_SECONDS = 6 * 3600.0
 WAY_OUT = "use fewer training or test inputs, or draws= for a sampled sum"
 
 
-def training_tensors(mlp: MLP, train: Array, tolerance: float) -> dict[Entry, Array]:
-    """All entries among training samples: (A, A, A, A), the axis of the predicted one first."""
-    found = flow(mlp, train, NAMES, tolerance=tolerance)
-    last = {name: found[name].values[-1] for name in NAMES}
-    return {(name, place): np.moveaxis(last[name], place, 0) for name, place in ENTRIES}
-
-
 def sample_tensors(mlp: MLP, train: Array, others: Array, tolerance: float) -> dict[Entry, Array]:
     """Entries of other samples with training samples at the three remaining places: (N, A, A, A)."""
     size = len(train)
     triples = np.indices((size,) * 3).reshape(3, -1).T
     found = {entry: np.empty((len(others), *(size,) * 3)) for entry in ENTRIES}
     with Progress("test inputs", total=len(others)) as bar:
-        for part in _parts(len(others), 4 * len(triples)):
+        together = max(1, _TOGETHER // (4 * len(triples)))
+        for start in range(0, len(others), together):
+            part = slice(start, min(start + together, len(others)))
             for entry, values in at_triples(mlp, train, others[part], triples, tolerance).items():
                 found[entry][part] = values.reshape(-1, *(size,) * 3)
             bar.advance(part.stop - part.start)
@@ -139,27 +133,8 @@ def require_time(mlp: MLP, sets: float, way_out: str) -> None:
         )
 
 
-def _parts(count: int, quadruples: int) -> Iterator[slice]:
-    size = max(1, _TOGETHER // quadruples)
-    for start in range(0, count, size):
-        yield slice(start, min(start + size, count))
-
-
 _STILL = 1e-12  # of the largest eigenvalue: along smaller ones no network of the ensemble moves
 _TESTS_TOGETHER = 500  # test inputs, since their tangent kernels with one another are not wanted
-
-
-@dataclass(frozen=True, eq=False)
-class Modes:
-    """Eigenvalues (M,) and eigenvectors (A, M) of Theta_AA along which training moves."""
-
-    values: Array
-    vectors: Array
-
-    @property
-    def rates(self) -> LearningRates:
-        """Which learning rates converge."""
-        return LearningRates(float(self.values[0]), float(self.values[-1]))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -208,9 +183,11 @@ class Store:
 
     @cached_property
     def training(self) -> dict[Entry, Array]:
-        """Tensors among training inputs (A, A, A, A)."""
+        """Tensors among training inputs (A, A, A, A), the axis of the predicted one first."""
         require_resources(self.mlp, len(self.train), 0)
-        return training_tensors(self.mlp, self.train, self.tolerance)
+        found = flow(self.mlp, self.train, NAMES, tolerance=self.tolerance)
+        last = {name: found[name].values[-1] for name in NAMES}
+        return {(name, place): np.moveaxis(last[name], place, 0) for name, place in ENTRIES}
 
     @cached_property
     def tests(self) -> dict[Entry, Array]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -111,27 +111,15 @@ class FinitePrediction(PredictedOutputs):
         """
         return self.rest.covariance_correction()
 
-    def _arrays(self) -> dict[str, xr.DataArray | None]:
+    def _parts(self) -> tuple[dict[str, xr.DataArray], dict[str, Any]]:
         # What is computed on demand only, as far as it was: saving must not take hours.
         known = self.__dict__
-        return {
-            **super()._arrays(),
-            "infinite_mean": self.infinite_mean,
-            **{f"term_{name}": term for name, term in self.terms.items()},
-            "standard_error": self.standard_error,
-            **{
-                f"covariance_correction_{k}": part
-                for k, part in known.get("covariance_correction", {}).items()
-            },
-            "ntk_change": known.get("ntk_change"),
-        }
-
-    def _numbers(self) -> dict[str, Any]:
-        given = {"eta": self.eta, "time": self.time}
+        corrections = known.get("covariance_correction", {})
+        arrays = {f"term_{name}": term for name, term in self.terms.items()}
+        arrays |= {f"covariance_correction_{name}": part for name, part in corrections.items()}
+        arrays |= {"ntk_change": known["ntk_change"]} if "ntk_change" in known else {}
         sizes = {"terms_over_mean": self.expansion.terms, "correction_over_mean": self.expansion.correction}
-        ratios = {f"ratio_{name}": value for name, value in self.expansion.ratios.items()}
-        known = {name: value for name, value in given.items() if value is not None}
-        return {"width": self.width, **known, **sizes, **ratios}
+        return arrays, sizes | {f"ratio_{name}": value for name, value in self.expansion.ratios.items()}
 
     def notes(self) -> list[str]:
         """How small the corrections are."""
@@ -221,12 +209,8 @@ class FiniteWidth(Result):
             require_resources(self.store.mlp, len(self.store.train), len(self.store.test))
         plan = way.plan(self.store.modes.values)
         check_reach(self.store, self.targets)
-        vectors, done = self.store.modes.vectors, plan.course().mean
-
-        def fit(columns: Array) -> Array:
-            """f(Theta_AA) times columns, with what training has made of an error so far."""
-            return np.asarray(vectors @ (done[:, None] * (vectors.T @ columns)))
-
+        # f(Theta_AA) times columns, with what training has made of an error so far.
+        fit = partial(self.store.modes.apply, plan.course().mean)
         mean = np.asarray(self.store.kernels.Theta_cross @ fit(self.targets))
         terms, error = self._terms(plan, mean, draws, seed)
         expansion = expansion_of(self.store, self.targets, mean, terms)

@@ -8,7 +8,7 @@ minimum at infinity: for them give a time, or smooth them.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -88,18 +88,6 @@ class CrossEntropyPrediction(PredictedOutputs):
             return replace(self, covariance=None, variance=None, between_outputs=None)
         alone = labelled_tests("between_outputs", np.diagonal(between.values), between.attrs["meaning"])
         return replace(self, covariance=None, between_outputs=alone)
-
-    def _arrays(self) -> dict[str, xr.DataArray | None]:
-        return {
-            **super()._arrays(),
-            "probabilities": self.probabilities,
-            "between_outputs": self.between_outputs,
-            "mean_standard_error": self.mean_standard_error,
-            "probabilities_standard_error": self.probabilities_standard_error,
-        }
-
-    def _numbers(self) -> dict[str, Any]:
-        return {"draws": self.draws}
 
     def notes(self) -> list[str]:
         """How well the probabilities are known."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -39,7 +39,7 @@ from foretrain.theory.prediction.algorithms import (
     LearningRates,
     named_algorithm,
 )
-from foretrain.theory.prediction.cholesky import CholeskyFactor, factorise_tangent, spectrum_of
+from foretrain.theory.prediction.cholesky import CholeskyFactor, Modes, factorise_tangent, spectrum_of
 from foretrain.theory.prediction.infinite_width.losses import SQUARED_ERROR
 from foretrain.theory.prediction.kernels import OutputKernels, Spread, output_kernels
 from foretrain.theory.prediction.predicted_outputs import Prediction, prediction
@@ -89,9 +89,9 @@ class GradientDescent(Result):
         return factorise_tangent(self.kernels.Theta_train)
 
     @cached_property
-    def spectrum(self) -> tuple[Array, Array]:
+    def modes(self) -> Modes:
         """Eigenvalues and eigenvectors of Theta_AA, for finite times."""
-        return spectrum_of(self.kernels.Theta_train)
+        return Modes(*spectrum_of(self.kernels.Theta_train))
 
     @cached_property
     def rates(self) -> LearningRates:
@@ -99,8 +99,8 @@ class GradientDescent(Result):
 
         Directions without any signal (repeated inputs) never move and do not count.
         """
-        known = "spectrum" in self.__dict__
-        values = self.spectrum[0] if known else eigvalsh(self.kernels.Theta_train)
+        known = "modes" in self.__dict__
+        values = self.modes.values if known else eigvalsh(self.kernels.Theta_train)
         if not values[-1] > 0:
             raise InputError(
                 "the tangent kernel is zero, so that nothing is learned: give positive learning rates."
@@ -121,22 +121,23 @@ class GradientDescent(Result):
 
     def at_step(self, step: int, eta: float | None = None) -> Prediction:
         """After this many steps; the best constant rate by default."""
-        values, eta, steps = self.spectrum[0], self.rates.check(eta), whole(step)
+        values, eta, steps = self.modes.values, self.rates.check(eta), whole(step)
         # [1 - (1 - eta w)^t] / w, without loss of digits at small w.
         safe = np.where(values > 0, values, 1.0)
         with np.errstate(divide="ignore", invalid="ignore"):  # the logarithm is used at small w only
             small = -np.expm1(steps * np.log1p(-eta * safe))
         done = np.where(eta * safe < 0.5, small, 1 - (1 - eta * safe) ** steps) / safe
-        solver = self._solver(np.where(values > 0, done, eta * steps))
+        solver = partial(self.modes.apply, np.where(values > 0, done, eta * steps))
         return self._predict(solver, f"after {steps_in_words(step)} at eta {eta:.6g}", eta, step)
 
     def at_time(self, time: float, eta: float = 1.0) -> Prediction:
         """After a time of gradient flow, of which eta is the speed."""
         eta, time = positive("eta", eta), not_negative("time", time)
         # [1 - exp(-w t)] / w, without loss of digits at small w.
-        values = self.spectrum[0]
+        values = self.modes.values
         safe = np.where(values > 0, values, 1.0)
-        solver = self._solver(np.where(values > 0, -np.expm1(-safe * (eta * time)) / safe, eta * time))
+        done = np.where(values > 0, -np.expm1(-safe * (eta * time)) / safe, eta * time)
+        solver = partial(self.modes.apply, done)
         return self._predict(solver, f"after flow time {time:g} at eta {eta:g}", eta, time)
 
     def after(self, algorithm: Algorithm) -> Prediction:
@@ -149,7 +150,7 @@ class GradientDescent(Result):
 
     def training_at_step(self, step: int, eta: float | None = None) -> Prediction:
         """Outputs on the training inputs themselves after some steps."""
-        values, eta = self.spectrum[0], self.rates.check(eta)
+        values, eta = self.modes.values, self.rates.check(eta)
         left = (1 - eta * values) ** whole(step)
         statement = f"on training inputs after {steps_in_words(step)} at eta {eta:.6g}"
         return self._on_training(left, statement, eta, step)
@@ -157,7 +158,7 @@ class GradientDescent(Result):
     def training_at_time(self, time: float, eta: float = 1.0) -> Prediction:
         """Outputs on the training inputs themselves after a time of gradient flow."""
         eta, time = positive("eta", eta), not_negative("time", time)
-        left = np.exp(-eta * time * self.spectrum[0])
+        left = np.exp(-eta * time * self.modes.values)
         return self._on_training(
             left, f"on training inputs after flow time {time:g} at eta {eta:g}", eta, time
         )
@@ -168,11 +169,6 @@ class GradientDescent(Result):
         z_train = check_targets(outputs_train, self.kernels.training, outputs, "outputs_train")
         z_test = check_targets(outputs_test, self.kernels.tests, outputs, "outputs_test")
         return np.asarray(z_test - self.kernels.Theta_cross @ self.factor.solve(z_train - self.targets))
-
-    def _solver(self, done: Array) -> Solver:
-        """f(Theta_AA) times columns, for f given on the spectrum."""
-        vectors = self.spectrum[1]
-        return lambda columns: np.asarray(vectors @ (done[:, None] * (vectors.T @ columns)))
 
     def _predict(
         self,
@@ -187,7 +183,7 @@ class GradientDescent(Result):
         return prediction(mean, spread, statement, eta, time, jitter)
 
     def _on_training(self, left: Array, statement: str, eta: float, time: float) -> Prediction:
-        vectors = self.spectrum[1]
+        vectors = self.modes.vectors
         remaining = (vectors * left) @ vectors.T
         covariance = remaining @ self.kernels.K_train @ remaining
         return prediction(self.targets - remaining @ self.targets, covariance, statement, eta, time)

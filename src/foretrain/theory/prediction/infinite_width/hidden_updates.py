@@ -70,7 +70,10 @@ def hidden_update(
     inputs = train if X_test is None else np.concatenate([train, mlp.check_inputs(X_test, "X_test")])
     targets = check_targets(Y_train, training, mlp.n_out, "Y_train")
     eta, width, last = check_learning_rate(eta), mlp.hidden_widths[-1], mlp.layers[-1]
-    below = _without_output(mlp)
+    # The network whose output is the last hidden layer.
+    hidden, rates = mlp.depth - 1, (mlp.C_b, mlp.C_W, mlp.lambda_b, mlp.lambda_W)
+    widths = list(mlp.hidden_widths[:-1]) if hidden > 1 else None
+    below = MLP(mlp.activation, hidden, widths, mlp.n_in, width, *(list(values[:-1]) for values in rates))
     names = ["K", "Theta"] + ["B"] * (below.depth > 1)
     at = {name: tensor.sel(layer=below.depth).values for name, tensor in flow(below, inputs, names).items()}
     seen = slice(None, training)
@@ -92,19 +95,6 @@ def hidden_update(
     scale = last.C_W / width
     return HiddenUpdate(
         -eta * scale * tangent @ pulled, eta**2 * scale * whole, eta**2 * scale * printed, eta, width
-    )
-
-
-def _without_output(mlp: MLP) -> MLP:
-    """The network whose output is the last hidden layer."""
-    below = mlp.depth - 1
-    return MLP(
-        mlp.activation,
-        below,
-        list(mlp.hidden_widths[:-1]) if below > 1 else None,
-        mlp.n_in,
-        mlp.hidden_widths[-1],
-        *(list(values[:-1]) for values in (mlp.C_b, mlp.C_W, mlp.lambda_b, mlp.lambda_W)),
     )
 
 

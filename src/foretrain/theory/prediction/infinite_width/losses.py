@@ -37,18 +37,6 @@ class Loss:
     check: Callable[[Array], None] = lambda targets: None
 
 
-def _squares(z: Array, y: Array) -> Array:
-    return np.asarray(np.sum((z - y) ** 2, axis=-1) / 2)
-
-
-def _unit_curvature(z: Array, y: Array) -> Array:
-    return np.broadcast_to(np.eye(z.shape[-1]), (*z.shape, z.shape[-1]))
-
-
-def _entropies(z: Array, p: Array) -> Array:
-    return np.asarray(-np.sum(p * log_softmax(z, axis=-1), axis=-1))
-
-
 def _softmax_curvature(z: Array, p: Array) -> Array:
     q = softmax(z, axis=-1)
     return np.asarray(q[..., None] * np.eye(z.shape[-1]) - q[..., :, None] * q[..., None, :])
@@ -60,10 +48,15 @@ def check_probabilities(targets: Array) -> None:
         raise InputError("targets of the cross-entropy must be probabilities: each row not negative, sum 1.")
 
 
-SQUARED_ERROR = Loss("half the sum of squares (10.5)", _squares, lambda z, y: z - y, _unit_curvature)
+SQUARED_ERROR = Loss(
+    "half the sum of squares (10.5)",
+    lambda z, y: np.asarray(np.sum((z - y) ** 2, axis=-1) / 2),
+    lambda z, y: z - y,
+    lambda z, y: np.broadcast_to(np.eye(z.shape[-1]), (*z.shape, z.shape[-1])),
+)
 CROSS_ENTROPY = Loss(
     "cross-entropy (10.36)",
-    _entropies,
+    lambda z, p: np.asarray(-np.sum(p * log_softmax(z, axis=-1), axis=-1)),
     lambda z, p: np.asarray(softmax(z, axis=-1) - p),
     _softmax_curvature,
     check_probabilities,

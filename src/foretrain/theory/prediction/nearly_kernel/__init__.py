@@ -10,13 +10,6 @@
 ``counts``                    how many parameters and functions linear and quadratic models have
 """
 
-from foretrain.theory.prediction.nearly_kernel.algorithms import (
-    ALGORITHMS,
-    Projectors,
-    Spectrum,
-    projectors,
-    spectrum,
-)
 from foretrain.theory.prediction.nearly_kernel.models import (
     FeatureModel,
     KernelModel,
@@ -27,11 +20,15 @@ from foretrain.theory.prediction.nearly_kernel.models import (
 )
 from foretrain.theory.prediction.nearly_kernel.regressor import NearlyKernelRegressor
 from foretrain.theory.prediction.nearly_kernel.solution import (
+    ALGORITHMS,
+    Projectors,
     Solution,
     one_sided_kernel,
     predict_as_printed,
     predict_one_sided,
+    projectors,
     solve,
+    spectrum,
     symmetric_kernel_as_printed,
 )
 from foretrain.theory.prediction.nearly_kernel.training import (
@@ -52,7 +49,6 @@ __all__ = [
     "QuadraticModel",
     "SampleSpaceDescent",
     "Solution",
-    "Spectrum",
     "TrainedModel",
     "counts",
     "descend_in_sample_space",

@@ -26,23 +26,85 @@ import numpy as np
 
 from foretrain.support.answers import Answer, Result, fields_answer, labelled
 from foretrain.support.arguments import real_array
-from foretrain.support.errors import InputError, NotSupportedError
+from foretrain.support.errors import InputError, NotSupportedError, unknown_name
 from foretrain.support.memory import require_memory
 from foretrain.support.user_warnings import warn_user
-from foretrain.theory.prediction.nearly_kernel.algorithms import (
-    Spectrum,
-    checked_rate,
-    projectors,
-    require_algorithm,
-    spectrum,
-)
+from foretrain.theory.prediction.algorithms import Clock, LearningRates, pair_projectors
+from foretrain.theory.prediction.cholesky import Modes
 from foretrain.theory.prediction.nearly_kernel.models import effective_features_at
-from foretrain.theory.prediction.nearly_kernel.points import Array, FeaturePoints, Model, Points
+from foretrain.theory.prediction.nearly_kernel.points import Array, FeaturePoints, Model, Points, same
 
 if TYPE_CHECKING:
     import xarray
 
+ALGORITHMS = ("gradient_descent", "flow", "direct", "ridgeless")
+
+NEARLY_SINGULAR = 1e10  # condition number from which the inverse is reported: the correction holds its square
+_JITTER = 10.0  # in units of the rounding of the largest eigenvalue times the number of rows
 SMALL = 0.3  # expansion parameter from which a warning is given: about a tenth is then left out
+
+
+def spectrum(kernel: Array) -> Modes:
+    """The eigenbasis of k̃; a nearly singular one is reported, and one that cannot be inverted gets a jitter."""
+    if not same(kernel, kernel.T):
+        raise InputError("the kernel of the training samples is not symmetric: return k(x1, x2) = k(x2, x1).")
+    values, modes = np.linalg.eigh(0.5 * (kernel + kernel.T))
+    rounding = len(values) * np.finfo(float).eps * float(values[-1])
+    if values[-1] <= 0 or values[0] < -1e3 * rounding:
+        raise InputError(
+            f"the kernel of the training samples has eigenvalues from {values[0]:.3g} to {values[-1]:.3g}: give "
+            "one that is positive."
+        )
+    if values[0] <= rounding:
+        jitter = _JITTER * rounding - min(0.0, float(values[0]))
+        warn_user(
+            f"the kernel of the training samples is singular (smallest eigenvalue {values[0]:.2g}), so {jitter:.2g} "
+            "was added to its diagonal: leave out repeated samples or add features."
+        )
+        return Modes(values + jitter, modes, jitter)
+    found = Modes(values, modes)
+    if found.condition_number > NEARLY_SINGULAR:
+        warn_user(
+            f"the kernel of the training samples is nearly singular (condition number "
+            f"{found.condition_number:.2g}): the correction holds the square of its inverse and may be off."
+        )
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class Projectors:
+    """Z_A and Z_B at the pairs of eigenvalues (w_1, w_2): (rows, rows) each."""
+
+    A: Array
+    B: Array
+
+
+def projectors(algorithm: str, values: Array, eta: float | None = None) -> Projectors:
+    """Z_A and Z_B (11.132)-(11.136) for the eigenvalues of k̃, in whose eigenbasis they are diagonal.
+
+    Z^{α1α2α3α4}: α1, α3 go with the eigenvalue w_1, α2, α4 with w_2. All algorithms start at W = 0 and share the
+    symmetric part of Z_B, ½ k̃⁻¹⊗k̃⁻¹; they differ in Z_A. Gradient descent needs its ``eta``.
+    """
+    inverse = 1 / np.multiply.outer(values, values)
+    if algorithm == "direct":
+        return Projectors(np.zeros_like(inverse), inverse / 2)
+    if algorithm == "ridgeless":
+        return Projectors(inverse, inverse / 2)
+    require_algorithm(algorithm)
+    rate = 0.0 if algorithm == "flow" else checked_rate(eta, values)
+    return Projectors(*pair_projectors(Clock(rate), values))
+
+
+def require_algorithm(name: Any) -> None:
+    """Refuse a name that is none of the four, before anything is computed."""
+    if name not in ALGORITHMS:
+        raise unknown_name("`algorithm`", str(name), ALGORITHMS)
+
+
+def checked_rate(eta: float | None, values: Array) -> float:
+    """A learning rate at which gradient descent on k̃ converges, 0 < η < 2 / w_max; 1 / w_max if none is given."""
+    rates = LearningRates(float(values.min()), float(values.max()))
+    return 1 / rates.largest if eta is None else rates.check(eta)
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +138,7 @@ class Solution(Result):
     eta: float | None  # of gradient descent
     train: Points = field(repr=False)
     targets: Targets = field(repr=False)
-    spectrum: Spectrum = field(repr=False)
+    spectrum: Modes = field(repr=False)
     coefficients: Array
     middle: Array  # Z_A y y, (outputs, rows, rows)
     front: Array  # Z_B y y, (outputs, rows, rows)
@@ -192,7 +254,7 @@ def solve(
     modes = spectrum(train.kernel(train))
     rate = checked_rate(eta, modes.values) if algorithm == "gradient_descent" else None
     Z = projectors(algorithm, modes.values, rate)
-    along = (modes.modes.T @ targets.residual).T
+    along = (modes.vectors.T @ targets.residual).T
     pairs = along[:, :, None] * along[:, None, :]
     found = Solution(
         model=model,
@@ -202,8 +264,8 @@ def solve(
         targets=targets,
         spectrum=modes,
         coefficients=modes.solve(targets.residual),
-        middle=modes.modes @ (Z.A * pairs) @ modes.modes.T,
-        front=modes.modes @ (Z.B * pairs) @ modes.modes.T,
+        middle=modes.vectors @ (Z.A * pairs) @ modes.vectors.T,
+        front=modes.vectors @ (Z.B * pairs) @ modes.vectors.T,
     )
     if found.expansion_parameter > SMALL:
         warn_user(

@@ -21,13 +21,7 @@ from foretrain.support.answers import Result, labelled
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.memory import require_memory
 from foretrain.support.progress import track
-from foretrain.theory.prediction.nearly_kernel.algorithms import (
-    ALGORITHMS,
-    Spectrum,
-    checked_rate,
-    require_algorithm,
-    spectrum,
-)
+from foretrain.theory.prediction.cholesky import Modes
 from foretrain.theory.prediction.nearly_kernel.models import (
     FeatureModel,
     Function,
@@ -36,7 +30,15 @@ from foretrain.theory.prediction.nearly_kernel.models import (
     outputs_at,
 )
 from foretrain.theory.prediction.nearly_kernel.points import Array, FeaturePoints, Model
-from foretrain.theory.prediction.nearly_kernel.solution import Targets, as_targets, solve
+from foretrain.theory.prediction.nearly_kernel.solution import (
+    ALGORITHMS,
+    Targets,
+    as_targets,
+    checked_rate,
+    require_algorithm,
+    solve,
+    spectrum,
+)
 
 if TYPE_CHECKING:
     import xarray
@@ -149,7 +151,7 @@ def _descend(points: FeaturePoints, y: Array, rate: float, goal: float, most: in
     )
 
 
-def _flow(points: FeaturePoints, y: Array, modes: Spectrum, tolerance: float) -> Array:
+def _flow(points: FeaturePoints, y: Array, modes: Modes, tolerance: float) -> Array:
     """dW/dt = −Σ (z − y) φ^E, integrated until the slowest mode has decayed to the tolerance."""
     shape = (len(y), points.features.shape[1])
 

@@ -9,35 +9,3 @@
 
 vertex.py and shifts.py have the four-point vertex on chosen pairs, and what it does to a posterior.
 """
-
-from foretrain.theory.prediction.bayes.finite_width.importance import (
-    ImportancePosterior,
-    importance_posterior,
-)
-from foretrain.theory.prediction.bayes.finite_width.posterior import (
-    FiniteBayesPrediction,
-    FiniteEvidence,
-    finite_bayes_factor,
-    finite_bayes_prediction,
-    finite_evidence_scan,
-    finite_log_evidence,
-)
-from foretrain.theory.prediction.bayes.finite_width.representation import (
-    book_posterior_mean,
-    hebbian_variance,
-    representation_shift,
-)
-
-__all__ = [
-    "FiniteBayesPrediction",
-    "FiniteEvidence",
-    "ImportancePosterior",
-    "book_posterior_mean",
-    "finite_bayes_factor",
-    "finite_bayes_prediction",
-    "finite_evidence_scan",
-    "finite_log_evidence",
-    "hebbian_variance",
-    "importance_posterior",
-    "representation_shift",
-]

@@ -276,14 +276,9 @@ def _labelled(
         xr.Dataset({name: (dims[name], part[name]) for name in dims}, coords=layers)
         for part in (found, errors)
     )
+    mean, covariance, wiring, metric, evidence = (
+        values[name] for name in ("mean", "covariance", "wiring", "metric", "log_evidence")
+    )
     return ImportancePosterior(
-        values["mean"],
-        values["covariance"],
-        values["wiring"],
-        values["metric"],
-        float(values["log_evidence"]),
-        effective,
-        draws,
-        noise,
-        deviations,
+        mean, covariance, wiring, metric, float(evidence), effective, draws, noise, deviations
     )

@@ -80,15 +80,10 @@ class FiniteBayesPrediction(PredictedOutputs):
     standard_error: xr.Dataset | None
     noise: float
 
-    def _arrays(self) -> dict[str, xr.DataArray | None]:
-        found = {name: getattr(self, name) for name in _MEANINGS}
-        found |= {f"mean_{name}": part for name, part in (self.terms | self.rest_terms).items()}
+    def _parts(self) -> tuple[dict[str, xr.DataArray], dict[str, Any]]:
+        found = {f"mean_{name}": part for name, part in (self.terms | self.rest_terms).items()}
         errors = {} if self.standard_error is None else self.standard_error.items()
-        return found | {f"standard_error_of_{name}": part for name, part in errors}
-
-    def _numbers(self) -> dict[str, Any]:
-        names = ("log_evidence", "infinite_log_evidence", "expansion", "noise")
-        return {name: getattr(self, name) for name in names}
+        return found | {f"standard_error_of_{name}": part for name, part in errors}, {}
 
     def notes(self) -> list[str]:
         """Evidence, and whether the expansion can be trusted."""
