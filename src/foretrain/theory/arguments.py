@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from typing import Any, SupportsFloat, TypeGuard, cast
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from foretrain.support.arguments import not_negative, real_array
+from foretrain.support.arguments import Array, not_negative, real_array
 from foretrain.support.errors import InputError
 
-Array = NDArray[np.float64]
 PerLayer = float | Sequence[float] | Array
 
 MOST_DRAWS = 10**8

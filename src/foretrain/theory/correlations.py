@@ -20,9 +20,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from foretrain.support.answers import Result
+from foretrain.support.arguments import Array
 from foretrain.support.errors import InputError
 from foretrain.support.user_warnings import warn_user
 from foretrain.theory.architecture import MLP, check_network
@@ -32,7 +33,6 @@ from foretrain.theory.flow import flow
 if TYPE_CHECKING:
     import xarray as xr
 
-Array = NDArray[np.float64]
 
 Quadruple = tuple[int, int, int, int]
 

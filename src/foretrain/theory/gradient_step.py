@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from foretrain.support.answers import Result, labelled
-from foretrain.support.arguments import real_array
+from foretrain.support.arguments import Array, real_array
 from foretrain.support.errors import InputError
 from foretrain.theory.architecture import MLP, check_network
 from foretrain.theory.arguments import check_learning_rate, check_targets
@@ -29,7 +29,6 @@ from foretrain.theory.network_tangent_kernel import LayerRates, output_kernel
 if TYPE_CHECKING:
     import xarray as xr
 
-Array = NDArray[np.float64]
 
 _ASYMMETRY = 1e-6  # what single precision leaves of symmetry
 

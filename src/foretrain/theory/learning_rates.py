@@ -14,16 +14,14 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from foretrain.support.answers import Result
-from foretrain.support.arguments import whole_number
+from foretrain.support.arguments import Array, whole_number
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.theory.architecture import MLP
 from foretrain.theory.criticality import Criticality, criticality
 from foretrain.theory.ntk_shares import diagonal
-
-Array = NDArray[np.float64]
 
 _SAME = 1e-6
 
@@ -137,7 +135,12 @@ def balanced_rates(
     rates play no part.
     """
     _check_overall(lambda_b, lambda_W)
-    parts = _parts(wanted, mlp.depth)
+    parts = np.ones(mlp.depth) if wanted is None else np.asarray(wanted, dtype=float)
+    if parts.shape != (mlp.depth,) or not np.isfinite(parts).all() or (parts < 0).any() or not parts.any():
+        raise InputError(
+            f"wanted must list {mlp.depth} contributions, one per layer, none negative and not all zero."
+        )
+    parts = parts / parts.sum()
     found = diagonal(mlp, X).factors
     bias, weight = found.growth.mean(axis=1), (found.signals * found.growth).mean(axis=1)
     for name, unit in (("biases", bias), ("weights", weight)):
@@ -150,15 +153,6 @@ def balanced_rates(
     return Rates(
         lambda_b * parts / bias, lambda_W * parts / weight, f"balanced for {found.growth.shape[1]} inputs"
     )
-
-
-def _parts(wanted: ArrayLike | None, depth: int) -> Array:
-    parts = np.ones(depth) if wanted is None else np.asarray(wanted, dtype=float)
-    if parts.shape != (depth,) or not np.isfinite(parts).all() or (parts < 0).any() or not parts.any():
-        raise InputError(
-            f"wanted must list {depth} contributions, one per layer, none negative and not all zero."
-        )
-    return np.asarray(parts / parts.sum())
 
 
 def _check_overall(lambda_b: float, lambda_W: float) -> None:

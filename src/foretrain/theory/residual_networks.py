@@ -15,17 +15,15 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.integrate import quad
 from scipy.optimize import brentq
 
 from foretrain.activations import Activation
 from foretrain.activations import activation as find_activation
-from foretrain.support.arguments import whole_number
+from foretrain.support.arguments import Array, whole_number
 from foretrain.support.errors import InputError, NotSupportedError, unknown_name
 from foretrain.theory.criticality import CriticalPoint, criticality
-
-Array = NDArray[np.float64]
 
 _METHODS = ("book", "complete")
 _MOST_TERMS = 2_000_000
@@ -46,7 +44,9 @@ def fluctuation_rate(activation: Any, gamma: float = 0.0, method: str = "complet
     (5.0, 6.196091)
     """
     point = _critical_point(find_activation(activation))
-    return _rate(point, _check_gamma(gamma), _check_method(method))
+    if not -1 < gamma < 1:
+        raise InputError(f"`gamma` is {gamma!r}: criticality needs -1 < gamma < 1 (B.20), (B.21).")
+    return _rate(point, float(gamma), _check_method(method))
 
 
 def optimal_aspect_ratio(
@@ -165,12 +165,6 @@ def _critical_point(act: Activation) -> CriticalPoint:
 def _best_fluctuation(n_out: int) -> float:
     """nu r at the maximum."""
     return 4 / (20 + 3 * whole_number("n_out", n_out))
-
-
-def _check_gamma(gamma: float) -> float:
-    if not -1 < gamma < 1:
-        raise InputError(f"`gamma` is {gamma!r}: criticality needs -1 < gamma < 1 (B.20), (B.21).")
-    return float(gamma)
 
 
 def _check_method(method: str) -> str:

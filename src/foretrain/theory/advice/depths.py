@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from foretrain.activations import Activation
 from foretrain.support.answers import (
@@ -31,6 +31,7 @@ from foretrain.support.answers import (
     labelled,
     log,
 )
+from foretrain.support.arguments import Array
 from foretrain.support.errors import InputError, unknown_name
 from foretrain.support.progress import track
 from foretrain.support.seeds import Seed, spawn
@@ -51,7 +52,6 @@ if TYPE_CHECKING:
 
     from foretrain.theory.advice.advise import Advice
 
-Array = NDArray[np.float64]
 
 _FIRST = 32
 _DEEPEST = 1024  # layers that are followed one by one; the rest by the slope of the last half

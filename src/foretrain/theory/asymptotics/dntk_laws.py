@@ -13,9 +13,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from foretrain.support.answers import labelled
+from foretrain.support.arguments import Array
 from foretrain.support.errors import InputError
 from foretrain.theory.architecture import MLP
 from foretrain.theory.arguments import one_input
@@ -27,7 +28,6 @@ from foretrain.theory.recursions.kinks import slope_jumps
 if TYPE_CHECKING:
     import xarray as xr
 
-Array = NDArray[np.float64]
 
 DNTK_MEASURES = {
     "P/(nTheta^2)": Measure("P", 0, -2),

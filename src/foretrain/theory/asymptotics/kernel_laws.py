@@ -14,10 +14,10 @@ import math
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from foretrain.activations import Activation
-from foretrain.support.arguments import real_array
+from foretrain.support.arguments import Array, real_array
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.theory.architecture import MLP
 from foretrain.theory.arguments import one_input
@@ -33,8 +33,6 @@ from foretrain.theory.two_inputs.nearby import Nearby, first_layer, propagate
 
 if TYPE_CHECKING:
     import xarray as xr
-
-Array = NDArray[np.float64]
 
 
 def off_critical_laws(act: Activation, K_star: float, common: Uniform, start: Nearby, layer: Array) -> LawSet:

@@ -14,15 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.polynomial import polynomial
-from numpy.typing import NDArray
 
 from foretrain.activations import Activation
+from foretrain.support.arguments import Array
 from foretrain.theory.architecture import MLP
 
 if TYPE_CHECKING:
     import xarray as xr
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

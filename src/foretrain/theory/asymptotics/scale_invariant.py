@@ -13,10 +13,11 @@ import math
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from foretrain.activations import Activation
 from foretrain.support.answers import labelled
+from foretrain.support.arguments import Array
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.theory.architecture import MLP, Layer
 from foretrain.theory.arguments import one_input
@@ -27,7 +28,6 @@ from foretrain.theory.two_inputs.nearby import Nearby
 if TYPE_CHECKING:
     import xarray as xr
 
-Array = NDArray[np.float64]
 
 _CLOSE = 1e-12
 
@@ -44,7 +44,10 @@ def scale_invariant_laws(act: Activation, common: Uniform, start: Nearby, layer:
     growth = common.C_W * (minus**2 + plus**2) / 2 + common.gamma**2
     if abs(growth - 1) < _CLOSE:
         growth = 1.0
-    K = _kernel(growth, common.C_b, start.K00, layer)
+    K = start.K00 + common.C_b * (layer - 1)
+    if growth != 1:
+        settled = common.C_b / (1 - growth)
+        K = (start.K00 - settled) * growth ** (layer - 1) + settled
     pair = "holds while l << 3 / (rho psi), see foretrain.theory.angles" if minus != plus else "none"
     laws = {
         "K": Law(K, "K1 chi^(l-1) + C_b (1 - chi^(l-1)) / (1 - chi)", "(5.60)-(5.65), summed", "none"),
@@ -97,13 +100,6 @@ def _slopes(act: Activation) -> tuple[float, float]:
             f"{act.label} is not scale-invariant: this law is for linear, ReLU and their kin."
         )
     return act.slopes
-
-
-def _kernel(growth: float, C_b: float, first: float, layer: Array) -> Array:
-    if growth == 1:
-        return first + C_b * (layer - 1)
-    settled = C_b / (1 - growth)
-    return np.asarray((first - settled) * growth ** (layer - 1) + settled)
 
 
 def _vertex_sum(growth: float, C_b: float, first: float, layer: Array) -> Array:

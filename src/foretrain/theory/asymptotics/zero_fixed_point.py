@@ -14,9 +14,9 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from foretrain.activations import Activation
+from foretrain.support.arguments import Array
 from foretrain.support.errors import NotSupportedError
 from foretrain.theory.asymptotics.laws import (
     FIT_DEPTH,
@@ -29,8 +29,6 @@ from foretrain.theory.asymptotics.laws import (
     reference_start,
 )
 from foretrain.theory.two_inputs.nearby import Nearby, propagate
-
-Array = NDArray[np.float64]
 
 _DEEPEST_FIT = 2**17
 

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from foretrain.activations import Activation
 from foretrain.support.answers import Result
+from foretrain.support.arguments import Array
 from foretrain.support.errors import NotSupportedError
 from foretrain.support.user_warnings import warn_user
 from foretrain.theory.architecture import MLP
@@ -23,8 +24,6 @@ from foretrain.theory.criticality.critical_points import Criticality, CriticalPo
 from foretrain.theory.criticality.fixed_points import fixed_points, flows_to
 from foretrain.theory.criticality.search import criticality, weight_share
 from foretrain.theory.learning_rates import balanced_rates, class_rates
-
-Array = NDArray[np.float64]
 
 
 def critical_network(

@@ -16,18 +16,17 @@ from numbers import Real
 from typing import Any, overload
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.optimize import brentq
 
 from foretrain.activations import Activation
 from foretrain.activations import activation as find_activation
 from foretrain.gaussian import gram
 from foretrain.support.answers import Result
+from foretrain.support.arguments import Array
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.theory.criticality.search import susceptibility
 from foretrain.theory.kernel_functions import KernelFunctions, is_measured, kernel_means
-
-Array = NDArray[np.float64]
 
 _SCANNED = np.geomspace(1e-9, 1e3, 289)
 _FEWEST_SCANNED = 20

@@ -11,6 +11,7 @@ from scipy.interpolate import make_interp_spline
 from foretrain.activations import Activation
 from foretrain.activations import activation as find_activation
 from foretrain.support.answers import labelled
+from foretrain.support.arguments import Array
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.memory import require_memory
 from foretrain.theory.criticality.fixed_points import (
@@ -27,7 +28,6 @@ from foretrain.theory.kernel_functions import KernelFunctions, kernel_means
 if TYPE_CHECKING:
     import xarray
 
-Array = NDArray[np.float64]
 
 PHASES = {
     "exploding": "kernel grows without bound",

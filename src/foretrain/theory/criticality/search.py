@@ -16,18 +16,17 @@ from numbers import Real
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.optimize import brentq
 
 from foretrain.activations import Activation
 from foretrain.activations import activation as find_activation
 from foretrain.support.answers import Result
+from foretrain.support.arguments import Array
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.theory.criticality.critical_points import Criticality, CriticalPoint
 from foretrain.theory.kernel_functions import KernelFunctions, is_measured
 from foretrain.theory.kernel_functions.functions import coarse_means
-
-Array = NDArray[np.float64]
 
 # Derivatives of a user's function are known to about ten digits: what is smaller counts as zero.
 _NEGLIGIBLE = 1e-9

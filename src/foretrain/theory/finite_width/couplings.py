@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from foretrain.gaussian.action import QuarticAction, neuron_kernel
 from foretrain.support.answers import Result, labelled
-from foretrain.support.arguments import whole_number
+from foretrain.support.arguments import Array, whole_number
 from foretrain.support.errors import InputError
 from foretrain.support.memory import require_memory
 from foretrain.theory.architecture import MLP
@@ -25,7 +25,6 @@ from foretrain.theory.finite_width import LayerStatistics, fluctuation, layer_st
 if TYPE_CHECKING:
     import xarray as xr
 
-Array = NDArray[np.float64]
 
 _SINGULAR = 1e-10  # of the correlations' lowest eigenvalue
 _STEADY = 0.1  # a power of depth below which a coupling neither grows nor shrinks

@@ -18,15 +18,13 @@ from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from foretrain.gaussian import Factor, covariance_gradient, expectation, expectation_of
 from foretrain.gaussian.observables import Function, checked_function, directions, factors_of, kink_locations
+from foretrain.support.arguments import Array
 from foretrain.support.errors import InputError
 from foretrain.support.progress import track
 from foretrain.support.seeds import generator, spawn
-
-Array = NDArray[np.float64]
 
 GOAL = 1e-6
 """Error of the moments, relative to the root mean square of the function, up to which nothing is said."""

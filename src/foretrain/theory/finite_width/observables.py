@@ -16,18 +16,17 @@ from typing import Any, Protocol
 
 import numpy as np
 from numpy.polynomial import Polynomial
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from foretrain.gaussian import Expectation, Factor, covariance_gradient, expectation, expectation_of
 from foretrain.gaussian.expectation import MOST_INPUTS
 from foretrain.gaussian.observables import directions, factors_of
 from foretrain.support.answers import Result
+from foretrain.support.arguments import Array
 from foretrain.support.errors import NotSupportedError
 from foretrain.support.user_warnings import warn_user
 from foretrain.theory.architecture import MLP
 from foretrain.theory.finite_width.statistics import LARGE, LayerStatistics, layer_statistics, too_deep
-
-Array = NDArray[np.float64]
 
 Function = Callable[[Array], Any]
 

@@ -8,9 +8,10 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from foretrain.support.answers import Result
+from foretrain.support.arguments import Array
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.user_warnings import warn_user
 from foretrain.theory.architecture import MLP
@@ -21,7 +22,6 @@ from foretrain.theory.residual_networks import fluctuation_rate
 if TYPE_CHECKING:
     import xarray as xr
 
-Array = NDArray[np.float64]
 
 SMALL, LARGE = 0.1, 0.3
 """V / (n K^2) below which the next order in 1/n hardly shows, and from which on the first is not enough."""

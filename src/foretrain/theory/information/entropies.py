@@ -12,10 +12,10 @@ from numbers import Real
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import entr, rel_entr
 
-from foretrain.support.arguments import real_array
+from foretrain.support.arguments import Array, real_array
 from foretrain.support.errors import InputError
 from foretrain.theory.architecture import MLP
 from foretrain.theory.flow import flow
@@ -23,7 +23,6 @@ from foretrain.theory.flow import flow
 if TYPE_CHECKING:
     import xarray as xr
 
-Array = NDArray[np.float64]
 
 _ROUNDING = 1e-9
 

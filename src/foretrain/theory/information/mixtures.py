@@ -23,6 +23,7 @@ from scipy.interpolate import CubicSpline
 from scipy.special import digamma, gammaln
 
 from foretrain.support.answers import Result
+from foretrain.support.arguments import Array
 from foretrain.support.errors import InputError
 from foretrain.support.seeds import Seed
 from foretrain.theory.architecture import MLP
@@ -30,8 +31,6 @@ from foretrain.theory.arguments import one_input
 from foretrain.theory.ensembles import sample_metric
 from foretrain.theory.information.entropies import neurons
 from foretrain.theory.linear.law import log_chi_square_moment
-
-Array = NDArray[np.float64]
 
 _TINY = 1e-18  # what the transform of a density may leave out
 _TILTS = (0.0, 3.0)
@@ -216,7 +215,10 @@ def _combination(law: MetricLaw, coefficients: dict[float, float]) -> Estimate:
 
 def _entropy(half: Array, weights: Array, m: float, draws: int) -> tuple[float, Array]:
     """The entropy, and -<log p> over the neurons of one network, for every network."""
-    t, step = _grid(half, m)
+    step = min(_STEP, 0.5 / math.sqrt(m))
+    low = float(half.min()) - _DIGITS / m + min(0.0, math.log(m) / 2)
+    high = float(half.max()) + math.log(m + 2 * math.sqrt(m * _DIGITS) + 2 * _DIGITS) / 2
+    t = low + step * np.arange(math.ceil((high - low) / step) + 1, dtype=np.float64)
     first, second = _averages(half, weights, m, t)
     log_first = np.log(np.where(first > 0, first, 1.0))
     sphere = math.log(2) + m / 2 * math.log(math.pi) - float(gammaln(m / 2))
@@ -232,14 +234,6 @@ def _entropy(half: Array, weights: Array, m: float, draws: int) -> tuple[float, 
         knots = np.linspace(half.min(), half.max(), _KNOTS)
     surprise = -step * _kernel(t - knots[:, None], m) @ log_first + m * knots
     return value + excess / (2 * draws), np.asarray(CubicSpline(knots, surprise)(half))
-
-
-def _grid(half: Array, m: float) -> tuple[Array, float]:
-    step = min(_STEP, 0.5 / math.sqrt(m))
-    low = float(half.min()) - _DIGITS / m + min(0.0, math.log(m) / 2)
-    high = float(half.max()) + math.log(m + 2 * math.sqrt(m * _DIGITS) + 2 * _DIGITS) / 2
-    count = math.ceil((high - low) / step) + 1
-    return np.asarray(low + step * np.arange(count, dtype=np.float64)), step
 
 
 def _averages(half: Array, weights: Array, m: float, t: Array) -> tuple[Array, Array]:

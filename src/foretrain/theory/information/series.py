@@ -22,11 +22,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from foretrain.activations import activation as find_activation
 from foretrain.support.answers import Result, labelled
-from foretrain.support.arguments import real_array
+from foretrain.support.arguments import Array, real_array
 from foretrain.support.errors import InputError
 from foretrain.theory.architecture import MLP
 from foretrain.theory.arguments import one_input
@@ -39,8 +39,6 @@ from foretrain.theory.residual_networks import fluctuation_rate
 
 if TYPE_CHECKING:
     import xarray as xr
-
-Array = NDArray[np.float64]
 
 
 # Of the entries of V as integrals give them, and of the sum of their squares.

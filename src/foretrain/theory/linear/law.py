@@ -21,6 +21,7 @@ from scipy import special
 
 from foretrain.gaussian.cumulants import cumulants_from_moments
 from foretrain.support.answers import Result
+from foretrain.support.arguments import Array
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.seeds import Seed, generator
 from foretrain.theory.linear.moments import (
@@ -36,7 +37,6 @@ from foretrain.theory.linear.moments import (
 if TYPE_CHECKING:
     import xarray as xr
 
-Array = NDArray[np.float64]
 
 _LARGE = 40.0  # from here on the Stirling series below is exact to rounding
 _BLOCK = 64  # nodes of the contour at a time

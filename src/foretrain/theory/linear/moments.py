@@ -318,7 +318,7 @@ def _flow(
             [math.comb(m, k) * (biases[m - k] * gains[k] * below[k]) for k in range(m + 1)]
             for m in range(1, order + 1)
         )
-        flow.append([_total(row) for row in terms])
+        flow.append([sum(row) for row in terms])
     return flow
 
 
@@ -326,13 +326,6 @@ def _powers(value: Number, order: int) -> list[Number]:
     result = [value]
     for _ in range(order - 1):
         result.append(result[-1] * value)
-    return result
-
-
-def _total(terms: list[Number]) -> Number:
-    result = terms[0]
-    for term in terms[1:]:
-        result = result + term
     return result
 
 

@@ -15,13 +15,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from foretrain.gaussian.wick import Pairing, loop_count, pairings
+from foretrain.support.arguments import Array
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.theory.linear.moments import DeepLinear, by_layer, check_one_gram, two_point
 
 if TYPE_CHECKING:
     import xarray as xr
 
-Array = NDArray[np.float64]
 Amplitudes = dict[tuple[int, ...], Array]  # by the points that are left, then by their pairings
 
 _MOST_POINTS = 8

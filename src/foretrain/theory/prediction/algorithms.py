@@ -23,15 +23,13 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal, NamedTuple, cast, get_args
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.linalg import expm
 
 from foretrain.support.answers import Result
-from foretrain.support.arguments import not_negative, positive, real_array, whole_number
+from foretrain.support.arguments import Array, not_negative, positive, real_array, whole_number
 from foretrain.support.errors import InputError, unknown_name
 from foretrain.theory.arguments import whole
-
-Array = NDArray[np.float64]
 
 FiniteName = Literal["gradient_descent", "flow", "two_step"]
 """Of the algorithms whose end at finite width is known."""

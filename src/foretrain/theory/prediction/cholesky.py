@@ -5,18 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.linalg import LinAlgError, cho_solve, cholesky, eigh, norm, solve_triangular
 from scipy.linalg.lapack import dpocon
 
 from foretrain.gaussian.grams import square_tiles
-from foretrain.support.arguments import real_array
+from foretrain.support.arguments import Array, real_array
 from foretrain.support.errors import InputError
 from foretrain.support.memory import require_memory
 from foretrain.support.user_warnings import warn_user
 from foretrain.theory.prediction.algorithms import LearningRates
-
-Array = NDArray[np.float64]
 
 RESOLVED = 1e-13
 """Of the reciprocal condition: below it rounding in the kernel decides, even if the algorithm goes through."""

@@ -11,16 +11,16 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, cast, get_args
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from foretrain.support.answers import Result
+from foretrain.support.arguments import Array
 from foretrain.support.errors import InputError, NotSupportedError, unknown_name
 from foretrain.support.memory import require_memory
 from foretrain.theory.architecture import MLP, check_network
 from foretrain.theory.prediction.pair_recursion import Inputs, pair_kernels
 from foretrain.theory.recursions.kinks import inputs_on_kinks, warn_of_kinks
 
-Array = NDArray[np.float64]
 Spread = Literal["covariance", "variance", "none"]
 
 _ALONE, _WITH_THETA = (0,), (0, 1)  # derivatives of the activation that K alone needs, and K with Theta

@@ -24,12 +24,12 @@ from functools import partial
 from typing import Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.linalg import eigh, lstsq
 from scipy.spatial.distance import cdist
 
 from foretrain.support.answers import Result
-from foretrain.support.arguments import real_array
+from foretrain.support.arguments import Array, real_array
 from foretrain.support.errors import InputError, unknown_name
 from foretrain.support.memory import require_memory
 from foretrain.support.seeds import Seed, generator
@@ -38,8 +38,6 @@ from foretrain.theory.ensembles.networks import Parameters, activity, draw_param
 from foretrain.theory.prediction.bayes.posterior import targets_for
 from foretrain.theory.prediction.cholesky import check_kernel, factorise
 from foretrain.theory.prediction.kernels import cross_kernel, cross_tangent_kernel
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False, repr=False)

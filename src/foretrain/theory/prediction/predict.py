@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from foretrain.support.arguments import positive, real_array, whole_number
+from foretrain.support.arguments import Array, positive, real_array, whole_number
 from foretrain.support.errors import InputError, unknown_name
 from foretrain.support.seeds import Seed, generator
 from foretrain.theory.architecture import MLP, check_network
@@ -26,8 +26,6 @@ from foretrain.theory.prediction.infinite_width.losses import (
 )
 from foretrain.theory.prediction.kernels import Spread, check_spread
 from foretrain.theory.prediction.predicted_outputs import PredictedOutputs
-
-Array = NDArray[np.float64]
 
 Regime = Literal["infinite", "finite"]
 Learner = Literal["gradient_descent", "bayes"]

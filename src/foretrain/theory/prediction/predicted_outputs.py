@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from foretrain.support.answers import (
     FAINT,
@@ -21,13 +20,12 @@ from foretrain.support.answers import (
     Result,
     Table,
 )
+from foretrain.support.arguments import Array
 
 if TYPE_CHECKING:
     import xarray as xr
 
     from foretrain.theory.prediction.infinite_width.losses import ExpectedLoss
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, repr=False, eq=False)

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from foretrain.support.answers import labelled
+from foretrain.support.arguments import Array
 from foretrain.support.errors import InputError
 from foretrain.support.progress import track
 from foretrain.support.user_warnings import warn_user
@@ -28,7 +29,6 @@ from foretrain.theory.flow import flow
 if TYPE_CHECKING:
     import xarray as xr
 
-Array = NDArray[np.float64]
 
 _MEANINGS = {
     "psi": "angle between the two signals",
@@ -87,7 +87,12 @@ def angle_flow(mlp: MLP, x_1: ArrayLike, x_2: ArrayLike) -> xr.Dataset:
     start = _first_angle(mlp, mlp.check_inputs(inputs))
     if mlp.activation.slopes is None:
         return _dataset(mlp, _from_kernel(mlp, inputs, start.psi), "from the kernel of the two inputs")
-    found = _dataset(mlp, _recursion(mlp, start), "exact angle recursion (5.162)")
+    slopes, pair, pairs = _slopes(*mlp.activation.slopes), start, [start]
+    for layer in track(mlp.layers[1:], "layers"):
+        pair = _step(pair, slopes, layer)
+        pairs.append(pair)
+    first, second, psi, exponent = (np.array(column) for column in zip(*pairs))
+    found = _dataset(mlp, _Rows(psi, first, second, exponent), "exact angle recursion (5.162)")
     return _with_law(mlp, start, found)
 
 
@@ -138,17 +143,6 @@ def _first_angle(mlp: MLP, inputs: Array) -> _Pair:
     gap = inputs[0] - inputs[1]
     determinant = C_b * weight * float(gap @ gap) + (product * math.sin(between)) ** 2
     return _Pair(first, second, math.atan2(math.sqrt(determinant), C_b + product * math.cos(between)))
-
-
-def _recursion(mlp: MLP, start: _Pair) -> _Rows:
-    assert mlp.activation.slopes is not None
-    slopes = _slopes(*mlp.activation.slopes)
-    pair, pairs = start, [start]
-    for layer in track(mlp.layers[1:], "layers"):
-        pair = _step(pair, slopes, layer)
-        pairs.append(pair)
-    first, second, psi, exponent = (np.array(column) for column in zip(*pairs))
-    return _Rows(psi, first, second, exponent)
 
 
 def _slopes(minus: float, plus: float) -> _Slopes:

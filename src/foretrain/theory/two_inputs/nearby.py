@@ -18,12 +18,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from foretrain.activations import Activation
 from foretrain.gaussian import Factor, expectation, z
 from foretrain.gaussian.factors import as_factor
-from foretrain.support.arguments import real_array
+from foretrain.support.arguments import Array, real_array
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.progress import track
 from foretrain.theory.architecture import MLP, Layer
@@ -32,7 +32,6 @@ from foretrain.theory.kernel_functions import KernelFunctions, shared_functions
 if TYPE_CHECKING:
     import xarray as xr
 
-Array = NDArray[np.float64]
 
 _MEANINGS = {
     "K00": "kernel at the midpoint x_0",

@@ -18,7 +18,7 @@ from scipy.linalg import LinAlgError
 from scipy.special import logsumexp
 
 from foretrain.support.answers import Result, labelled
-from foretrain.support.arguments import real_array
+from foretrain.support.arguments import Array, real_array
 from foretrain.support.errors import InputError, NotSupportedError, unknown_name
 from foretrain.support.memory import require_memory
 from foretrain.support.progress import Progress, track
@@ -33,8 +33,6 @@ from foretrain.theory.two_inputs.nearby import components
 
 if TYPE_CHECKING:
     import xarray as xr
-
-Array = NDArray[np.float64]
 
 
 def log_evidence(mlp: MLP, X: ArrayLike, Y: ArrayLike, *, noise: float = 0.0) -> float:

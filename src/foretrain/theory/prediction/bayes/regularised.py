@@ -21,11 +21,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import logsumexp
 
 from foretrain.support.answers import labelled
-from foretrain.support.arguments import real_array
+from foretrain.support.arguments import Array, real_array
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.memory import require_memory
 from foretrain.support.progress import track
@@ -49,7 +49,11 @@ class Penalty(NamedTuple):
 
 def gaussian_loss(outputs: ArrayLike, Y: ArrayLike, noise: float) -> float:
     """-log p(y | outputs) under Gaussian noise, summed over inputs and outputs (6.10), (6.17)."""
-    variance = _positive(noise)
+    variance = check_noise(noise)
+    if not variance:
+        raise InputError(
+            "noise is zero, which makes a likelihood infinite or zero: give a positive variance."
+        )
     given = real_array("outputs", outputs)
     targets = check_targets(Y, len(given), given.shape[1] if given.ndim > 1 else 1, "Y")
     misses = given.reshape(targets.shape) - targets
@@ -101,18 +105,6 @@ def negative_log_posterior(parameters: Parameters, X: ArrayLike, Y: ArrayLike, n
     outputs = forward(parameters, X)[parameters.mlp.depth]
     losses = [gaussian_loss(one.T, Y, noise) for one in outputs]
     return np.asarray(losses - log_prior(parameters))
-
-
-def _positive(noise: float) -> float:
-    variance = check_noise(noise)
-    if not variance:
-        raise InputError(
-            "noise is zero, which makes a likelihood infinite or zero: give a positive variance."
-        )
-    return variance
-
-
-Array = NDArray[np.float64]
 
 
 def penalty_response(parameters: Parameters, X: ArrayLike, penalties: Sequence[Penalty]) -> dict[int, Array]:

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
+from foretrain.support.arguments import Array
 from foretrain.support.errors import NotSupportedError
 from foretrain.theory.flow import flow
 from foretrain.theory.prediction.algorithms import Plan
@@ -24,7 +24,6 @@ from foretrain.theory.prediction.finite_width.tensors import Places, Store
 if TYPE_CHECKING:
     import xarray as xr
 
-Array = NDArray[np.float64]
 Pairs = dict[tuple[str, Places], Array]
 
 FIRST, MIDDLE, LAST = (0, 1), (0, 2), (0, 3)

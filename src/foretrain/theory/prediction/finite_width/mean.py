@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrain.support.arguments import whole_number
+from foretrain.support.arguments import Array, whole_number
 from foretrain.support.errors import InputError
 from foretrain.support.memory import require_memory
 from foretrain.support.progress import Progress, track
@@ -27,7 +27,6 @@ from foretrain.support.seeds import Seed, generator
 from foretrain.theory.prediction.algorithms import Course, Plan
 from foretrain.theory.prediction.finite_width.tensors import ENTRIES, Entry, Store, at_triples, require_time
 
-Array = NDArray[np.float64]
 Indices = NDArray[np.intp]
 
 Weights = dict[Entry, Array]

@@ -12,17 +12,15 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.linalg import eigh
 
 from foretrain.support.answers import Result
-from foretrain.support.arguments import real_array
+from foretrain.support.arguments import Array, real_array
 from foretrain.support.errors import InputError
 from foretrain.theory.arguments import check_targets
 from foretrain.theory.prediction.algorithms import LearningRates, Plan, Projectors, finite_algorithm
 from foretrain.theory.prediction.cholesky import Modes
-
-Array = NDArray[np.float64]
 
 _SINGULAR = 1e-12
 

@@ -15,6 +15,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from foretrain.support.arguments import Array
 from foretrain.support.errors import NotSupportedError
 from foretrain.support.memory import require_memory
 from foretrain.support.progress import Progress
@@ -24,7 +25,6 @@ from foretrain.theory.prediction.cholesky import Modes, spectrum_of
 from foretrain.theory.prediction.kernels import OutputKernels, Spread, output_kernels
 from foretrain.theory.recursions.kinks import slope_jumps
 
-Array = NDArray[np.float64]
 Indices = NDArray[np.intp]
 
 Places = tuple[int, int]

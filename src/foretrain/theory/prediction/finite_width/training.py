@@ -11,9 +11,10 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from foretrain.support.answers import Result
+from foretrain.support.arguments import Array
 from foretrain.support.errors import InputError
 from foretrain.support.seeds import Seed
 from foretrain.support.user_warnings import warn_user
@@ -38,7 +39,6 @@ from foretrain.theory.prediction.predicted_outputs import PredictedOutputs, labe
 if TYPE_CHECKING:
     import xarray as xr
 
-Array = NDArray[np.float64]
 
 _MEANINGS = {
     "ntk_mean": "1/n shift of the mean tangent kernel",
@@ -244,7 +244,11 @@ class FiniteWidth(Result):
             with np.errstate(over="ignore", invalid="ignore"):
                 exact = mean_terms(self.store, self.targets, plan)
             terms = {name: part / width for name, part in exact.items()}
-            check_finite(self.targets, terms)
+            if not all(np.isfinite(term).all() for term in terms.values()):  # third powers of targets
+                raise InputError(
+                    f"targets up to {np.abs(self.targets).max():.1g} make corrections that are no finite numbers: "
+                    "rescale them."
+                )
             check_integrals(self.store, self.targets, plan, mean, terms)
             return terms, None
         sampled = sampled_terms(self.store, self.targets, plan, draws, seed)
@@ -340,14 +344,6 @@ def expansion_of(store: Store, targets: Array, mean: Array, terms: dict[str, Arr
             "learning rates of the hidden layers."
         )
     return found
-
-
-def check_finite(targets: Array, terms: dict[str, Array]) -> None:
-    """An error where the third powers of targets exceed all numbers."""
-    if not all(np.isfinite(term).all() for term in terms.values()):
-        raise InputError(
-            f"targets up to {np.abs(targets).max():.1g} make corrections that are no finite numbers: rescale them."
-        )
 
 
 def check_reach(store: Store, targets: Array) -> None:

@@ -15,21 +15,19 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.signal import convolve2d
 
 from foretrain.activations import Activation
 from foretrain.gaussian import expectation, factor
 from foretrain.support.answers import Result
-from foretrain.support.arguments import real_array
+from foretrain.support.arguments import Array, real_array
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.progress import track
 from foretrain.theory.architecture import MLP
 from foretrain.theory.arguments import two_inputs
 from foretrain.theory.prediction.infinite_width.gradient_descent import gradient_descent_prediction
 from foretrain.theory.prediction.predicted_outputs import Prediction
-
-Array = NDArray[np.float64]
 
 _ORDER = 3
 _HIGHEST = 2  # power of one variable alone that the coefficients asked for can see

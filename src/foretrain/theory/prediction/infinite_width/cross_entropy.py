@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.integrate import solve_ivp
 from scipy.special import softmax
 
-from foretrain.support.arguments import positive
+from foretrain.support.arguments import Array, positive
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.memory import require_memory
 from foretrain.support.progress import Progress, track
@@ -50,7 +50,6 @@ from foretrain.theory.prediction.predicted_outputs import (
 if TYPE_CHECKING:
     import xarray as xr
 
-Array = NDArray[np.float64]
 
 _STAGES = 18  # copies of the state that the integrator holds
 _STILL = 1e-12  # of the largest eigenvalue: smaller ones are rounding

@@ -20,11 +20,11 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.linalg import eigvalsh
 
 from foretrain.support.answers import Result, labelled
-from foretrain.support.arguments import not_negative, positive
+from foretrain.support.arguments import Array, not_negative, positive
 from foretrain.support.errors import InputError
 from foretrain.support.memory import require_memory
 from foretrain.support.progress import track
@@ -47,7 +47,6 @@ from foretrain.theory.prediction.predicted_outputs import Prediction, prediction
 if TYPE_CHECKING:
     import xarray as xr
 
-Array = NDArray[np.float64]
 
 Solver = Callable[[Array], Array]  # of columns (A, k)
 

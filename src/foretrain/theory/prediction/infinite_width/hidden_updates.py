@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from foretrain.support.answers import Result
+from foretrain.support.arguments import Array
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.memory import require_memory
 from foretrain.support.seeds import Seed, generator
@@ -22,8 +23,6 @@ from foretrain.theory.flow import flow
 from foretrain.theory.prediction.cholesky import square_root
 from foretrain.theory.prediction.infinite_width.losses import SQUARED_ERROR, Loss
 from foretrain.theory.recursions.expectations import PairExpectations, next_kernel
-
-Array = NDArray[np.float64]
 
 
 class LossMoments(NamedTuple):

@@ -10,11 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import log_softmax, softmax
 
 from foretrain.support.answers import Result
-from foretrain.support.arguments import real_array
+from foretrain.support.arguments import Array, real_array
 from foretrain.support.errors import InputError
 from foretrain.support.memory import require_memory
 from foretrain.support.seeds import Seed, generator
@@ -22,8 +22,6 @@ from foretrain.theory.arguments import check_targets
 from foretrain.theory.ensembles.networks import check_draws
 from foretrain.theory.prediction.cholesky import square_root
 from foretrain.theory.prediction.predicted_outputs import PredictedOutputs
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -18,11 +18,12 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from foretrain.activations import Activation
 from foretrain.gaussian import factor
 from foretrain.support.answers import Result
+from foretrain.support.arguments import Array
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.progress import track
 from foretrain.theory.architecture import MLP, Layer
@@ -36,7 +37,6 @@ from foretrain.theory.two_inputs.nearby import Layered, Nearby, first_layer, pro
 if TYPE_CHECKING:
     import xarray as xr
 
-Array = NDArray[np.float64]
 
 _MEANINGS = {
     "Theta00": "tangent kernel at the midpoint x_0",

@@ -22,11 +22,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrain.support.answers import Result
-from foretrain.support.arguments import real_array
+from foretrain.support.arguments import Array, real_array
 from foretrain.support.errors import InputError
 from foretrain.support.memory import require_memory
 from foretrain.theory.prediction.nearly_kernel.points import (
-    Array,
     FeaturePoints,
     Kernel,
     KernelPoints,
@@ -228,7 +227,8 @@ class KernelArrays:
 
     def __post_init__(self) -> None:
         k, mu, start = self.kernel, self.meta_kernel, self.offset
-        if k.ndim != 2 or k.shape[0] != k.shape[1] or (mu is not None and not _fits(mu, k)):
+        fits = mu is None or (mu.ndim == 3 and mu.shape[:2] == k.shape and 1 <= mu.shape[2] <= len(k))
+        if k.ndim != 2 or k.shape[0] != k.shape[1] or not fits:
             raise InputError(
                 f"kernel has shape {k.shape} and meta_kernel {None if mu is None else mu.shape}: give (D, D) and "
                 "(D, D, A), the A training samples first."
@@ -265,10 +265,6 @@ class KernelArrays:
                 f"`samples` are {x}: give positions in the kernel, whole numbers from 0 to {count - 1}."
             )
         return found.astype(np.intp)
-
-
-def _fits(mu: Array, kernel: Array) -> bool:
-    return mu.ndim == 3 and mu.shape[:2] == kernel.shape and 1 <= mu.shape[2] <= len(kernel)
 
 
 def finite(epsilon: Any) -> float:

@@ -12,13 +12,11 @@ from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-from foretrain.support.arguments import real_array
+from foretrain.support.arguments import Array, real_array
 from foretrain.support.errors import InputError
 from foretrain.support.memory import require_memory
 
-Array = NDArray[np.float64]
 Kernel = Callable[[Any, Any], Any]
 MetaKernel = Callable[[Any, Any, Any], Any]
 

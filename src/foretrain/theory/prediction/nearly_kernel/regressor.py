@@ -20,10 +20,10 @@ from typing import Any, Self
 
 import numpy as np
 
-from foretrain.support.arguments import real_array
+from foretrain.support.arguments import Array, real_array
 from foretrain.support.errors import InputError, unknown_name
 from foretrain.theory.prediction.nearly_kernel.models import QuadraticModel, finite
-from foretrain.theory.prediction.nearly_kernel.points import Array, Model
+from foretrain.theory.prediction.nearly_kernel.points import Model
 from foretrain.theory.prediction.nearly_kernel.solution import Solution, solve
 from foretrain.theory.prediction.nearly_kernel.training import TrainedModel, train
 

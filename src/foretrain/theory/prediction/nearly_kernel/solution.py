@@ -25,14 +25,14 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from foretrain.support.answers import Answer, Result, fields_answer, labelled
-from foretrain.support.arguments import real_array
+from foretrain.support.arguments import Array, real_array
 from foretrain.support.errors import InputError, NotSupportedError, unknown_name
 from foretrain.support.memory import require_memory
 from foretrain.support.user_warnings import warn_user
 from foretrain.theory.prediction.algorithms import Clock, LearningRates, pair_projectors
 from foretrain.theory.prediction.cholesky import Modes
 from foretrain.theory.prediction.nearly_kernel.models import effective_features_at
-from foretrain.theory.prediction.nearly_kernel.points import Array, FeaturePoints, Model, Points, same
+from foretrain.theory.prediction.nearly_kernel.points import FeaturePoints, Model, Points, same
 
 if TYPE_CHECKING:
     import xarray

@@ -18,6 +18,7 @@ import numpy as np
 from scipy.integrate import solve_ivp
 
 from foretrain.support.answers import Result, labelled
+from foretrain.support.arguments import Array
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.memory import require_memory
 from foretrain.support.progress import track
@@ -29,7 +30,7 @@ from foretrain.theory.prediction.nearly_kernel.models import (
     effective_features_at,
     outputs_at,
 )
-from foretrain.theory.prediction.nearly_kernel.points import Array, FeaturePoints, Model
+from foretrain.theory.prediction.nearly_kernel.points import FeaturePoints, Model
 from foretrain.theory.prediction.nearly_kernel.solution import (
     ALGORITHMS,
     Targets,
@@ -103,7 +104,9 @@ def train(
     elif algorithm == "flow":
         weights = _flow(points, targets.residual.T, modes, tolerance)
     elif algorithm == "ridgeless":
-        weights, count = _least_norm(points, targets.residual.T, goal)
+        # Minimum of ½|W|² with z = y, output by output.
+        ends = [_newton(points, target, goal) for target in targets.residual.T]
+        weights, count = np.stack([found for found, _ in ends]), max(steps for _, steps in ends)
     else:
         rate = checked_rate(eta, modes.values)
         require_steps(modes.values, rate, tolerance, steps)
@@ -175,13 +178,8 @@ def _flow(points: FeaturePoints, y: Array, modes: Modes, tolerance: float) -> Ar
     return np.asarray(found.y[:, -1].reshape(shape))
 
 
-def _least_norm(points: FeaturePoints, y: Array, goal: float) -> tuple[Array, int]:
-    """Minimum of ½|W|² with z = y: W = Σ ν φ^E, by Newton's method from the linear model's one, output by output."""
-    ends = [_newton(points, target, goal) for target in y]
-    return np.stack([weights for weights, _ in ends]), max(count for _, count in ends)
-
-
 def _newton(points: FeaturePoints, target: Array, goal: float) -> tuple[Array, int]:
+    """The interpolation of least norm W = Σ ν φ^E by Newton's method from the linear model's one."""
     rows, size = points.features.shape
     require_memory(
         24.0 * (rows + size) ** 2, f"Newton's method for {size} features", 'choose algorithm "direct"'

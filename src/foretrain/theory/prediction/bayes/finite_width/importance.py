@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from foretrain.support.answers import Answer, Result, fields_answer
+from foretrain.support.arguments import Array
 from foretrain.support.errors import InputError
 from foretrain.support.memory import require_memory
 from foretrain.support.progress import Progress
@@ -30,7 +31,6 @@ from foretrain.theory.prediction.bayes.finite_width.shifts import Observed, obse
 if TYPE_CHECKING:
     import xarray as xr
 
-Array = NDArray[np.float64]
 
 _DRAWS = 100_000
 _SINGULAR = 1e-14

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from foretrain.support.answers import Result
+from foretrain.support.arguments import Array
 from foretrain.support.errors import AccuracyWarning
 from foretrain.support.progress import track
 from foretrain.support.seeds import Seed
@@ -26,7 +27,6 @@ from foretrain.theory.prediction.predicted_outputs import PredictedOutputs
 if TYPE_CHECKING:
     import xarray as xr
 
-Array = NDArray[np.float64]
 
 _MEANINGS = {
     "mean": "posterior mean to order 1/n",
@@ -215,13 +215,9 @@ def _spreads(bracket: Array | None, value: Shifts, scale: float, spread: Spread)
 def _named(name: str, values: Array, dims: tuple[str, ...]) -> xr.DataArray:
     import xarray as xr
 
-    return xr.DataArray(values, dims=dims, name=name, attrs={"meaning": _meaning(name)})
-
-
-def _meaning(name: str) -> str:
-    if name in _MEANINGS:
-        return _MEANINGS[name]
-    return f"shift of the posterior mean {_SHIFTS[name.removeprefix('mean_')]}, with its 1/n"
+    shift = _SHIFTS.get(name.removeprefix("mean_"))
+    meaning = _MEANINGS.get(name, f"shift of the posterior mean {shift}, with its 1/n")
+    return xr.DataArray(values, dims=dims, name=name, attrs={"meaning": meaning})
 
 
 def _errors(error: Shifts, scale: float, spread: Spread) -> xr.Dataset:

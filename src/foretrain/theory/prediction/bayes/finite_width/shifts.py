@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from foretrain.support.arguments import Array
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.progress import track
 from foretrain.support.seeds import Seed, spawn
@@ -27,7 +28,6 @@ from foretrain.theory.flow.contractions import exact_seconds
 from foretrain.theory.prediction.bayes.finite_width.vertex import (
     Block,
     Covariance,
-    HiddenLayer,
     SampledCovariance,
     between,
     exact_covariance,
@@ -41,7 +41,6 @@ from foretrain.theory.recursions.contraction import on_pairs
 from foretrain.theory.recursions.pair_blocks import MetricCorrection
 from foretrain.theory.recursions.pairs import Pairs
 
-Array = NDArray[np.float64]
 Indices = NDArray[np.intp]
 
 
@@ -211,7 +210,10 @@ class _Questions:
         self._data, self._spread = data, spread
         size = len(data.inputs) + len(tests)
         self._layers, self._K = hidden_layers(data.mlp, np.concatenate([data.inputs, tests]))
-        self._G1 = _metric_correction(self._layers, size)
+        carried = MetricCorrection(Pairs(size))
+        for layer in self._layers:
+            carried.step(layer.expectations, layer.step)
+        self._G1 = carried.now()["G1"]  # of the output (4.115)
         self._A, self._B = np.arange(len(data.inputs)), np.arange(len(data.inputs), size)
         training, mixed = between(size, self._A, self._A), between(size, self._B, self._A)
         self._blocks = [Block(training, training), Block(mixed, training)]
@@ -265,14 +267,6 @@ class _Questions:
         data = self._data
         forms = np.stack([0.5 * data.u @ data.u.T, -0.5 * data.mlp.n_out * data.P])
         return on_pairs(forms, Pairs(len(self._A)))
-
-
-def _metric_correction(layers: Sequence[HiddenLayer], size: int) -> Array:
-    """G1 of the output (4.115): (N, N)."""
-    carried = MetricCorrection(Pairs(size))
-    for layer in layers:
-        carried.step(layer.expectations, layer.step)
-    return carried.now()["G1"]
 
 
 def _evidence(data: Observed, Q: Array) -> tuple[Array, Array]:
