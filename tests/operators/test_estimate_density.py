@@ -46,6 +46,32 @@ def test_errors_are_those_of_the_probes() -> None:
     assert np.all((stated / spread > 0.7) & (stated / spread < 1.4))
 
 
+def test_counts_by_chains_have_honest_errors() -> None:
+    """Probes with nodes of their own count eigenvalues between edges, and sum functions of them."""
+    values = spectrum("power 0.5", 600)
+    scores = []
+    for seed in range(6):
+        found = spectral_density(Spectral(values), probes=12, depth=25, seed=seed)
+        edges = np.geomspace(max(found.resolution, 0.05), 1.1, 5)
+        counts = found.counts(edges)
+        exact = np.histogram(values.numpy(), edges)[0]
+        scores += list((counts.value - exact) / counts.standard_error)
+        total = found.sum_of(np.square)
+        scores.append((total.value - float(values.square().sum())) / total.standard_error)
+    assert np.abs(scores).max() < 4
+    assert np.sqrt(np.mean(np.square(scores))) < 1.4
+
+
+def test_one_space_of_all_probes_finds_leading_values_one_by_one() -> None:
+    values = 1 / torch.arange(1.0, 501.0, dtype=torch.float64) ** 1.5
+    found = spectral_density(Spectral(values), 16, 12, seed=0)
+    assert found.products == 12
+    assert found.known[:20] == pytest.approx(values[:20].numpy(), rel=1e-8)
+    density, above = smoothed(values.numpy(), found)
+    assert np.all(np.abs(found.density - density) <= 5 * found.standard_error + 0.02 * density.max())
+    assert np.all(np.abs(found.count_above - above) <= 5 * found.count_error + 5)
+
+
 def test_singular_values_of_operators_without_symmetry() -> None:
     matrix = random_matrix(300, 200)
     operator = Matrix(matrix)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from foretrain.operators.estimators.krylov import BlockKrylov
 from foretrain.operators.flat_blocks import random_normals
 from foretrain.operators.operator import Operator
 from foretrain.support.answers import Answer, Result, fields_answer
@@ -88,15 +89,9 @@ def _pairing_gap(outside: Tensor, products: Tensor, back: Tensor, inside: Tensor
 
 def _negative_share(operator: Operator, start: Tensor) -> float:
     """How negative A is on the Krylov space of the start: -(least Ritz value) / (largest in size), or 0."""
-    blocks = [start]
-    for _ in range(2):
-        following = operator.apply(blocks[-1])
-        scale = following.norm()
-        if not float(scale):
-            break
-        blocks.append(following / scale)
-    basis = torch.linalg.qr(torch.cat(blocks).T)[0].T.contiguous()
-    small = basis @ operator.apply(basis).T
-    values = torch.linalg.eigvalsh((small + small.T) / 2)
+    krylov = BlockKrylov(operator.apply, start, 3 * len(start))
+    while krylov.has_room and not krylov.exhausted:
+        krylov.extend()
+    values = krylov.ritz()[0]
     largest = float(values.abs().max())
-    return max(0.0, -float(values[0]) / largest) if largest else 0.0
+    return max(0.0, -float(values[-1]) / largest) if largest else 0.0

@@ -74,7 +74,8 @@ class BlockKrylov:
         self._scale = 0.0  # the largest product with a unit vector so far
         self.count = 0
         self.products = 0  # with blocks
-        self.block = _range(start, self._negligible * float(norms(start).max()))
+        begin = _range(start, self._negligible * float(norms(start).max()))
+        self.block = orthonormal_rows(begin, self.basis, rounds=1)
         self.first = gram(self.block, start).cpu()  # B = first^T (first rows of the basis)
         self.coupling = torch.zeros(len(self.block), 0, dtype=torch.float64)
 
@@ -153,10 +154,10 @@ class BlockKrylov:
         """Vectors (k, size) with these coordinates as columns."""
         return combine(coordinates.T, self.basis)
 
-    def true_residuals(self, values: Tensor, coordinates: Tensor) -> Tensor:
-        """|A u - value u| by the products that were kept."""
-        images = combine(coordinates.T, self.images)
-        return norms(images - values.to(images)[:, None] * self.vectors(coordinates)).cpu()
+    def modes(self, values: Tensor, coordinates: Tensor) -> tuple[Tensor, Tensor]:
+        """Ritz vectors u (k, size), and |A u - value u| by the products that were kept."""
+        vectors, images = self.vectors(coordinates), combine(coordinates.T, self.images)
+        return vectors, norms(images - values.to(images)[:, None] * vectors).cpu()
 
     def outside(self, coordinates: Tensor) -> Tensor:
         """Lengths of what A leads to outside of the space, from vectors in it; zero where it is rounding."""
@@ -206,9 +207,15 @@ def lead(
 
 
 def _range(rows: Tensor, smallest: float) -> Tensor:
-    """Orthonormal rows that span what the rows span; directions not longer than ``smallest`` are left out."""
-    directions, lengths, _ = torch.linalg.svd(rows.double().T, full_matrices=False)
-    found: Tensor = directions[:, lengths > smallest].T.to(rows.dtype).contiguous()
+    """Rows that span what the rows span, orthonormal to the rounding of long sums in their own precision.
+
+    Directions not longer than ``smallest`` are left out.
+    """
+    columns, upper = torch.linalg.qr(rows.T)
+    turns, lengths, _ = torch.linalg.svd(upper)
+    if bool((lengths <= smallest).any()):
+        columns = columns @ turns[:, lengths > smallest]
+    found: Tensor = columns.T.contiguous()
     return found
 
 

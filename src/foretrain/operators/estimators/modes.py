@@ -210,7 +210,7 @@ def _eigenpairs(
         allowed = _allowed(values, tolerance, counted.epsilon)
         if space.products < patient_until or bool((estimates > allowed).any()):
             return False
-        if bool((space.true_residuals(values, coordinates) > allowed).any()):
+        if bool((space.modes(values, coordinates)[1] > allowed).any()):
             return False
         if not _may_miss_copies(values, len(space.block), tolerance):
             return True
@@ -226,7 +226,7 @@ def _eigenpairs(
         return cost * (counted.products - begun + len(space.block)) <= budget
 
     values, coordinates, _, _ = lead(space, k, settled, keep, affordable, by_magnitude=True)
-    return values, space.vectors(coordinates), space.true_residuals(values, coordinates)
+    return values, *space.modes(values, coordinates)
 
 
 def _may_miss_copies(values: Tensor, width: int, tolerance: float) -> bool:

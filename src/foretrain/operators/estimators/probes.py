@@ -182,7 +182,7 @@ def orthonormal_rows(rows: Tensor, basis: Tensor, rounds: int = 2) -> Tensor:
     only. A second round rids them of what the first left along the basis.
     """
     for _ in range(rounds):
-        rows = rows - combine(gram(rows, basis), basis)
+        rows = torch.addmm(rows, gram(rows, basis).to(rows), basis, alpha=-1)
         rows = torch.linalg.qr(rows.double().T)[0].T.to(rows.dtype).contiguous()
     return rows
 

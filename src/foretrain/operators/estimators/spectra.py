@@ -214,7 +214,7 @@ class _Seen:
         while space.has_room:
             space.extend()
         values, coordinates, _ = space.ritz(by_magnitude=True)
-        vectors, residuals = space.vectors(coordinates), space.true_residuals(values, coordinates)
+        vectors, residuals = space.modes(values, coordinates)
         resolved = (residuals <= _RESOLVED * values.abs()).int().cumprod(0).bool()
         self._modes = vectors[resolved.to(vectors.device)]
         self._mode_values, self._mode_residuals = values[resolved].numpy(), residuals[resolved].numpy()
