@@ -52,7 +52,9 @@ def lattice_mean(
         axis = np.arange(-math.floor(_RANGE / step), math.floor(_RANGE / step) + 1, dtype=np.float64) * step
         points, step = len(axis) ** rank, step / 2
         values.append(_weighted_mean(observable, root, weight, axis))
-        error = _remaining(values) + _rounding(points) * abs(values[-1])
+        # Of a mean over so many points: the rounding of one term, and of sums that err like a random walk.
+        rounding = float(np.finfo(np.float64).eps) * (8 + math.sqrt(points) / 16)
+        error = _remaining(values) + rounding * abs(values[-1])
         if error <= tolerance * max(1.0, abs(values[-1])):
             break
     else:
@@ -70,11 +72,6 @@ def _remaining(values: list[float]) -> float:
     change, before = abs(values[-1] - values[-2]), abs(values[-2] - values[-3])
     rate = min(1.0, 4 * change / before) if before else 1.0
     return change * rate
-
-
-def _rounding(points: int) -> float:
-    """Of a mean over so many points, relative: that of one term, and of sums that err like a random walk."""
-    return float(np.finfo(np.float64).eps) * (8 + math.sqrt(points) / 16)
 
 
 def _weighted_mean(

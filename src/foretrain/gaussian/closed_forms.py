@@ -44,7 +44,10 @@ def quadrant_moment(pieces: Sequence[Pieces], K: Array) -> tuple[Array, Array]:
     """E[p_1(z_1) p_2(z_2)], each p polynomial on z < 0 and on z >= 0, for a stack (B, 2, 2)."""
     moments = _Moments(K)
     value, size = np.zeros(len(K)), np.zeros(len(K))
-    parts = [_polynomial_and_step(piece) for piece in pieces]
+    # p = minus + (plus - minus) theta: coefficients of the polynomial and of what the step multiplies.
+    parts = [
+        (np.asarray(minus, dtype=float), np.atleast_1d(poly.polysub(plus, minus))) for minus, plus in pieces
+    ]
     for first_step, first in enumerate(parts[0]):
         for second_step, second in enumerate(parts[1]):
             for i, a in enumerate(first):
@@ -55,12 +58,6 @@ def quadrant_moment(pieces: Sequence[Pieces], K: Array) -> tuple[Array, Array]:
                         # What cancels inside a moment rounds like its natural size.
                         size += np.abs(term) + abs(a * b) * K[:, 0, 0] ** (i / 2) * K[:, 1, 1] ** (j / 2)
     return value, 8 * _EPS * size
-
-
-def _polynomial_and_step(piece: Pieces) -> tuple[Array, Array]:
-    """p = minus + (plus - minus) theta: coefficients of the polynomial and of what the step multiplies."""
-    minus, plus = np.asarray(piece[0], dtype=float), np.asarray(piece[1], dtype=float)
-    return minus, np.atleast_1d(poly.polysub(plus, minus))
 
 
 class _Moments:
@@ -213,21 +210,9 @@ def _gelu(orders: list[int], K: Array) -> Closed | None:
         return Closed(mean, 8 * _EPS * mean)
     if orders not in ([0, 0], [1, 1]):
         return None
-    value = gelu_pair(K[:, 0, 0], K[:, 1, 1], K[:, 0, 1], slope=orders[0] == 1)
+    value = np.empty(len(K))
+    _gelu_tile(K[:, 0, 0], K[:, 1, 1], K[:, 0, 1], {orders[0]: value})
     return Closed(value, 16 * _EPS * (np.abs(value) + orders[0]))
-
-
-def gelu_pair(k11: Array, k22: Array, k12: Array, *, slope: bool) -> Array:
-    """``<gelu gelu>``, or ``<gelu' gelu'>`` with ``slope``, for arrays of pairs; holds on the diagonal too."""
-    s1, s2 = 1 + k11, 1 + k22
-    determinant = s1 * s2 - k12**2
-    root = np.sqrt(determinant)
-    q = 1 / s1 + 1 / s2
-    numerator = k11 * k22 - k12**2 * (1 - q)
-    angle = 0.25 + np.arctan2(k12, root) / (2 * math.pi)
-    if slope:
-        return np.asarray(angle + k12 * ((2 * q - 1) + numerator / determinant) / (2 * math.pi * root))
-    return np.asarray(k12 * angle + numerator / (2 * math.pi * root))
 
 
 def closed_pair(f: Factor, g: Factor) -> tuple[Activation, int] | None:

@@ -30,14 +30,21 @@ def _refuse_masked(name: str, values: object) -> None:
         raise InputError(f"`{name}` is masked: fill its masked entries, or leave them out.")
 
 
-def _square(K: ArrayLike) -> NDArray[Any]:
-    _refuse_masked("the covariance", K)
+def _real(name: str, values: ArrayLike, ragged: str) -> NDArray[Any]:
+    """An array of real numbers."""
+    _refuse_masked(name, values)
     try:
-        raw = np.asarray(K)
+        raw = np.asarray(values)
     except ValueError:
-        raise InputError("the covariance has rows of different lengths; give a square matrix.") from None
+        raise InputError(ragged) from None
     if raw.dtype.kind not in "fiu":
-        raise InputError(f"the covariance must hold real numbers, not {raw.dtype}.")
+        raise InputError(f"{name} must hold real numbers, not {raw.dtype}.")
+    return raw
+
+
+def _square(K: ArrayLike) -> NDArray[Any]:
+    name = "the covariance"
+    raw = _real(name, K, "the covariance has rows of different lengths; give a square matrix.")
     if raw.ndim < 2 or raw.shape[-1] != raw.shape[-2] or raw.shape[-1] == 0:
         raise InputError(
             f"the covariance must be a square matrix or a stack of them (..., n, n), but has shape {raw.shape}; "
@@ -166,15 +173,10 @@ def check_cross(
 
 def _numbers(values: ArrayLike) -> NDArray[Any]:
     """An array of finite real numbers, float32 or float64."""
-    _refuse_masked("an array of covariances or variances", values)
-    try:
-        raw = np.asarray(values)
-    except ValueError:
-        raise InputError("covariances and variances must be arrays without ragged rows.") from None
-    if raw.dtype.kind not in "fiu":
-        raise InputError(f"covariances and variances must hold real numbers, not {raw.dtype}.")
+    name = "covariances and variances"
+    raw = _real(name, values, f"{name} must be arrays without ragged rows.")
     if not np.isfinite(raw).all():
-        raise InputError("covariances and variances must be finite; check the inputs they came from.")
+        raise InputError(f"{name} must be finite; check the inputs they came from.")
     return raw if raw.dtype in (np.float32, np.float64) else raw.astype(np.float64)
 
 
@@ -190,6 +192,12 @@ def _explain(K: NDArray[Any], tolerance: float, wide: NDArray[Any]) -> None:
         raise InputError(
             f"the covariance is not positive semidefinite: |K[{i},{j}]| exceeds sqrt(K[{i},{i}] K[{j},{j}])."
         )
+
+
+def stack_pairs(first: Array, second: Array, covariance: Array) -> Array:
+    """Covariances (B, 2, 2) of pairs of inputs from their variances and covariances (B,)."""
+    rows = [np.stack([first, covariance], axis=-1), np.stack([covariance, second], axis=-1)]
+    return np.stack(rows, axis=-2).astype(np.float64, copy=False)
 
 
 def difference_of_products(a: Any, b: Any, c: Any, d: Any) -> Array:

@@ -206,22 +206,17 @@ def covariance_gradient(
             changed: dict[int, list[Factor]] = {k: [f] for k, f in enumerate(parts)}
             for k in (i, j):
                 changed[k] = [slope for f in changed[k] for slope in f.derivative()]
-            found, doubt = _sum(stack, [list(choice) for choice in product(*changed.values())])
+            total, doubts = np.zeros(len(stack.K)), np.zeros(len(stack.K))
+            for choice in product(*changed.values()):
+                found, doubt = stack.total(list(choice))
+                stack.warn_if_short(list(choice), found, doubt)
+                total, doubts = total + found, doubts + doubt
             share = 0.5 if i == j else 1.0
-            value[:, i, j] = value[:, j, i] = share * found
-            error[:, i, j] = error[:, j, i] = share * doubt
+            value[:, i, j] = value[:, j, i] = share * total
+            error[:, i, j] = error[:, j, i] = share * doubts
     return Expectation(
         value.reshape(K.shape), error.reshape(K.shape), " and ".join(sorted(stack.rules)) or "symmetry"
     )
-
-
-def _sum(stack: Stack, products: list[list[Factor]]) -> tuple[Any, Any]:
-    value, error = np.zeros(len(stack.K)), np.zeros(len(stack.K))
-    for factors in products:
-        found, doubt = stack.total(factors)
-        stack.warn_if_short(factors, found, doubt)
-        value, error = value + found, error + doubt
-    return value, error
 
 
 def expectations_at(

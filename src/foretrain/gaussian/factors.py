@@ -271,16 +271,16 @@ def _sorting_key(term: Term) -> tuple[str, str, int, int]:
     return term.activation.name, parameters, term.order, term.floor
 
 
-def _jump(term: Term, location: float, order: int) -> float:
-    for kink in term.activation.kinks:
-        if kink.location == location:
-            return kink.jump(order)
-    return 0.0
-
-
 def _is_smooth_at(factor: Factor, location: float, order: int) -> bool:
     """Whether all derivatives of ``factor`` up to ``order`` are continuous at ``location``."""
-    return all(_jump(term, location, term.order + k) == 0 for term in factor.terms for k in range(order + 1))
+    jumps = (
+        kink.jump(term.order + k)
+        for term in factor.terms
+        for kink in term.activation.kinks
+        if kink.location == location
+        for k in range(order + 1)
+    )
+    return all(jump == 0 for jump in jumps)
 
 
 def _weight_across_jump(

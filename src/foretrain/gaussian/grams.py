@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from foretrain.activations import Activation
 from foretrain.gaussian import mehler
 from foretrain.gaussian.closed_forms import closed_pair, fill_equal, own_values, tile_rule
-from foretrain.gaussian.covariance import check_cross, check_gram
+from foretrain.gaussian.covariance import check_cross, check_gram, stack_pairs
 from foretrain.gaussian.expectation import Expectation, check_tolerance
 from foretrain.gaussian.factors import Factor, as_factor
 from foretrain.gaussian.interpolation import interpolated_pairs
@@ -118,14 +118,14 @@ def second_moments(f: Factor, variance: Array, tolerance: float = 1e-12) -> Arra
 
 def _as_pairs(products: Any) -> tuple[list[Pair], bool]:
     """The products as pairs, and whether there is only one, not in a list."""
-    single = not isinstance(products, list)
-    return [_as_pair(p) for p in ([(products, products)] if single else products)], single
-
-
-def _as_pair(product: Any) -> Pair:
-    if not isinstance(product, tuple) or len(product) != 2:
-        raise InputError(f"each product must be a pair (f, g), one factor for each input, not {product!r}.")
-    return as_factor(product[0]), as_factor(product[1])
+    if not isinstance(products, list):
+        return [(as_factor(products), as_factor(products))], True
+    for product in products:
+        if not isinstance(product, tuple) or len(product) != 2:
+            raise InputError(
+                f"each product must be a pair (f, g), one factor for each input, not {product!r}."
+            )
+    return [(as_factor(f), as_factor(g)) for f, g in products], False
 
 
 def _in_precision(K: NDArray[Any], dtype: Any) -> NDArray[Any]:
@@ -231,7 +231,12 @@ class AllPairs:
                 for index in orders[order]:
                     results[index] = result
         series: dict[Factor, mehler.Series] = {}
-        return [r or self._other(*pair, series) for pair, r in zip(pairs, results)]
+        for index, (f, g) in enumerate(pairs):
+            if results[index] is None:
+                # Delta functions and piecewise polynomials have closed forms for stacks of pairs.
+                exact = f.deltas or g.deltas or (f.pieces is not None and g.pieces is not None)
+                results[index] = self._pair_by_pair(f, g) if exact else self._by_series(f, g, series)
+        return [result for result in results if result is not None]
 
     def _fill(
         self,
@@ -274,11 +279,6 @@ class AllPairs:
         norm = 3 * np.finfo(dtype).eps ** 0.5 * np.sqrt(square)
         return np.asarray(np.multiply.outer(*self._sides(norm, norm)))
 
-    def _other(self, f: Factor, g: Factor, known: dict[Factor, mehler.Series]) -> Expectation:
-        if f.deltas or g.deltas or (f.pieces is not None and g.pieces is not None):
-            return self._pair_by_pair(f, g)
-        return self._by_series(f, g, known)
-
     def _pair_by_pair(self, f: Factor, g: Factor) -> Expectation:
         """Delta functions and piecewise polynomials have closed forms for stacks of pairs."""
         mirrored = self._symmetric(f, g)
@@ -305,9 +305,7 @@ class AllPairs:
                 value[same] = error[same] = np.nan
         if not same.all():
             i, j = i[~same], j[~same]
-            K = np.empty((len(i), 2, 2))
-            K[:, 0, 0], K[:, 1, 1] = self.variance[i], self.variance[j + self.first_column]
-            K[:, 0, 1] = K[:, 1, 0] = self.K[i, j]
+            K = stack_pairs(self.variance[i], self.variance[j + self.first_column], self.K[i, j])
             stack = Stack(K, np.zeros((len(i), 2)), self.tolerance)
             value[~same], error[~same] = stack.total([f, g])
             stack.warn_if_short([f, g], value[~same], error[~same])

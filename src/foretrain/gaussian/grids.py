@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrain.gaussian.factors import Factor, values_of
-from foretrain.gaussian.nodes import gauss_hermite
+from foretrain.gaussian.nodes import gauss_hermite, hermite_polynomials
 from foretrain.support.threads import over_cores
 
 Array = NDArray[np.float64]
@@ -52,7 +52,7 @@ class Axis(NamedTuple):
     def pair_weights(self, correlation: Array) -> Array:
         """Weights (B, m, m) of two variables on this axis, for correlations in [0, 1]."""
         if not self.step:
-            polynomials = _hermite_polynomials(self.points) * self.weights
+            polynomials = hermite_polynomials(self.points, len(self.points)) * self.weights
             powers = correlation[:, None] ** np.arange(len(self.points))
             return np.asarray((polynomials.T * powers[:, None, :]) @ polynomials)
         one = correlation >= 1
@@ -62,14 +62,6 @@ class Axis(NamedTuple):
         given = self.step * np.exp(-0.5 * shifted**2 / rest) / np.sqrt(2 * math.pi * rest)
         given[one] = np.eye(len(self.points))
         return np.asarray(self.weights[:, None] * given)
-
-
-def _hermite_polynomials(x: Array) -> Array:
-    """He_n(x) / sqrt(n!) for n below the number of points: row by row."""
-    rows = [np.ones_like(x), x]
-    for n in range(1, len(x) - 1):
-        rows.append((x * rows[n] - math.sqrt(n) * rows[n - 1]) / math.sqrt(n + 1))
-    return np.stack(rows[: len(x)])
 
 
 @lru_cache(maxsize=256)

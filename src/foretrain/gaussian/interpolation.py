@@ -14,7 +14,7 @@ import numpy as np
 from numpy.polynomial import chebyshev
 from numpy.typing import NDArray
 
-from foretrain.gaussian.covariance import difference_of_products
+from foretrain.gaussian.covariance import difference_of_products, stack_pairs
 from foretrain.gaussian.factors import Factor
 from foretrain.gaussian.panels import SmoothedFactor, nested_expectation
 from foretrain.gaussian.quadrature import Stack, line
@@ -34,7 +34,8 @@ def interpolated_pairs(
     coordinates = _coordinates(k11, k22, k12)
     box = [(float(c.min()), float(c.max())) for c in coordinates]
     checks = np.random.default_rng(0).choice(len(k11), size=min(_CHECKS, len(k11)), replace=False)
-    exact, doubt = _exact(f, g, k11[checks], k22[checks], k12[checks], tolerance)
+    K = stack_pairs(k11[checks], k22[checks], k12[checks])
+    exact, doubt = Stack(K, np.zeros((len(K), 2)), tolerance).total([f, g])
     norms = _Norms(f, g, box, tolerance)
     unit = norms(coordinates, checks)
     degrees = [min(8, 2 + math.ceil(3 * (high - low))) for low, high in box[:2]]
@@ -51,13 +52,6 @@ def interpolated_pairs(
         warn_user(f"interpolated expectations of pairs reached a relative error of {reached:.1e} only.")
     scale = norms(coordinates, slice(None))
     return grid(coordinates, slice(None)) * scale, reached * scale
-
-
-def _exact(f: Factor, g: Factor, k11: Array, k22: Array, k12: Array, tolerance: float) -> tuple[Array, Array]:
-    K = np.empty((len(k11), 2, 2))
-    K[:, 0, 0], K[:, 1, 1] = k11, k22
-    K[:, 0, 1] = K[:, 1, 0] = k12
-    return Stack(K, np.zeros((len(K), 2)), tolerance).total([f, g])
 
 
 def _coordinates(k11: Array, k22: Array, k12: Array) -> tuple[Array, Array, Array]:

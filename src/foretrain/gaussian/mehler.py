@@ -23,8 +23,10 @@ from numpy.typing import NDArray
 
 from foretrain.activations import activation
 from foretrain.gaussian.closed_forms import quadrant_moment
+from foretrain.gaussian.covariance import stack_pairs
 from foretrain.gaussian.factors import Factor, Term
 from foretrain.gaussian.lattice import first_steps
+from foretrain.gaussian.nodes import hermite_polynomials
 from foretrain.gaussian.panels import Table, nodes_for, panel_rule, regular_edges
 from foretrain.support.errors import NotSupportedError
 
@@ -58,17 +60,7 @@ class Series:
 @lru_cache(maxsize=32)
 def hermite_rows(points: bytes, terms: int) -> Array:
     """He_k(x) / sqrt(k!) for k < terms at the given points: (terms, Q)."""
-    return _recursion(np.frombuffer(points), terms)
-
-
-def _recursion(x: Array, terms: int) -> Array:
-    rows = np.empty((terms, *x.shape))
-    rows[0] = 1.0
-    if terms > 1:
-        rows[1] = x
-    for k in range(1, terms - 1):
-        rows[k + 1] = (x * rows[k] - math.sqrt(k) * rows[k - 1]) / math.sqrt(k + 1)
-    return rows
+    return hermite_polynomials(np.frombuffer(points), terms)
 
 
 def series(f: Factor, deviation: Array, terms: int, tolerance: float) -> Series:
@@ -92,7 +84,8 @@ def series(f: Factor, deviation: Array, terms: int, tolerance: float) -> Series:
     # Below the rounding of the sum nothing can be said of the tail: it may be that large.
     left = np.where(square > 0, np.maximum(left, 4e-16 * math.sqrt(terms)), 0.0)
     tail = np.concatenate([[1.0], np.sqrt(left.max(axis=1, initial=0.0))])
-    return Series(coefficients, norm, tail, *_parity(f))
+    step, first = {1: (2, 0), -1: (2, 1), 0: (1, 0)}[f.parity]
+    return Series(coefficients, norm, tail, step, first)
 
 
 def joint_coefficients(
@@ -129,10 +122,6 @@ def _radius(f: Factor, deviation: float) -> float:
     return _RADII[-1]
 
 
-def _parity(f: Factor) -> tuple[int, int]:
-    return {1: (2, 0), -1: (2, 1), 0: (1, 0)}[f.parity]
-
-
 def _common_rule(
     f: Factor, deviation: float, terms: int, radius: float, tolerance: float
 ) -> tuple[Array, Array]:
@@ -166,7 +155,7 @@ def _per_row(f: Factor, deviation: Array, terms: int, radius: float) -> tuple[Ar
         edges = np.sort(np.concatenate([np.tile(base, (len(own), 1)), np.nan_to_num(breaks)], axis=1), axis=1)
         x, w = panel_rule(edges, _NODES)
         values = np.asarray(f(own * x), dtype=float)
-        coefficients[:, part] = np.einsum("knq,nq->kn", _recursion(x, terms), values * w)
+        coefficients[:, part] = np.einsum("knq,nq->kn", hermite_polynomials(x, terms), values * w)
         square[part] = (values**2 * w).sum(axis=1)
     return coefficients, square
 
@@ -353,11 +342,8 @@ def _jumps(f: Factor, order: int) -> tuple[float, ...]:
 
 def _kinks(a: _Split, b: _Split, variance: Array, i: Indices, j: Indices, covariance: Array) -> Array:
     """<S S'> of the pairs."""
-    K = np.empty((len(i), 2, 2))
-    K[:, 0, 0], K[:, 1, 1] = variance[i], variance[j]
-    K[:, 0, 1] = K[:, 1, 0] = covariance
     pieces = [h.kink.pieces for h in (a, b) if h.kink.pieces is not None]
-    return quadrant_moment(pieces, K)[0]
+    return quadrant_moment(pieces, stack_pairs(variance[i], variance[j], covariance))[0]
 
 
 def _rest(a: _Split, b: _Split, i: Indices, j: Indices, rho: Array, terms: int) -> Array:

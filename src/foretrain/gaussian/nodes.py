@@ -37,6 +37,17 @@ def gauss_laguerre(count: int) -> tuple[Array, Array]:
     return _kept(*np.polynomial.laguerre.laggauss(count))
 
 
+def hermite_polynomials(x: Array, count: int) -> Array:
+    """He_k(x) / sqrt(k!) for k < count, which are orthonormal under a standard normal: (count, ...)."""
+    rows = np.empty((count, *x.shape))
+    rows[0] = 1.0
+    if count > 1:
+        rows[1] = x
+    for k in range(1, count - 1):
+        rows[k + 1] = (x * rows[k] - math.sqrt(k) * rows[k - 1]) / math.sqrt(k + 1)
+    return rows
+
+
 def legendre_panels(edges: Array, count: int) -> tuple[Array, Array]:
     """Gauss-Legendre points and weights on every panel between sorted edges (..., E), panel by panel: (..., M)."""
     x, w = gauss_legendre(count)

@@ -70,14 +70,11 @@ def expectation_of(
     if rank == 0:
         return Expectation(np.asarray(call(np.zeros((1, len(K))))[0]), np.zeros(()), "a single point")
     locations = kink_locations(kinks, len(K))
-    size = float(np.sqrt(np.mean(call(_probe(lower)) ** 2))) or 1.0
+    probe = generator(0).standard_normal((256, rank)) @ lower.T
+    size = float(np.sqrt(np.mean(call(probe) ** 2))) or 1.0
     if any(locations):
         return _panelled(call, lower, [locations[i] for i in order], order, size, tolerance)
     return _on_lattice(call, lower, size, tolerance)
-
-
-def _probe(lower: Array) -> Array:
-    return np.asarray(generator(0).standard_normal((256, lower.shape[1])) @ lower.T)
 
 
 def _on_lattice(call: Function, lower: Array, size: float, tolerance: float) -> Expectation:
@@ -101,6 +98,7 @@ class _Planes:
     strip: float = 1.0
     blur: float = 0.0
     reach: float = np.inf
+    is_unproven: bool = False
 
     def __call__(self, z: Array) -> Array:
         return np.ones_like(z)

@@ -136,7 +136,7 @@ class Bounded(NamedTuple):
 
 def orthant_probability(K: ArrayLike) -> Array:
     """P(all z_i >= 0) for covariances (..., n, n), n <= 4."""
-    return orthant_moment(K, [0] * _size(K))
+    return orthant_moment(K, [0] * (np.shape(K)[-1] if np.ndim(K) else 0))
 
 
 def orthant_moment(K: ArrayLike, powers: Sequence[int], steps: Sequence[int] | None = None) -> Array:
@@ -190,10 +190,6 @@ def _polynomial_and_step(
     plain = [(k, float(c), False) for k, c in enumerate(both[0]) if c]
     step = [(k, float(c), True) for k, c in enumerate(both[1] - both[0]) if c]
     return plain + step
-
-
-def _size(K: ArrayLike) -> int:
-    return int(np.shape(K)[-1]) if np.ndim(K) else 0
 
 
 def _evaluate(K: Array, terms: Terms) -> Bounded:

@@ -51,6 +51,10 @@ class Piecewise(Protocol):
     def reach(self) -> float:
         """It may be called between minus and plus this."""
 
+    @property
+    def is_unproven(self) -> bool:
+        """Whether its smoothness was measured, not derived."""
+
     def __call__(self, z: Array, /) -> Array:
         """Values."""
 
@@ -310,6 +314,7 @@ class SmoothedFactor:
         self.kinks = function.kinks
         self.blur = width
         self.reach = reach
+        self.is_unproven = function.is_unproven
 
         def values(points: Array) -> Array:
             return _smoothed_values(function, points, width, 0.05 * tolerance)

@@ -5,7 +5,7 @@ Closed forms come first, and delta functions are taken out exactly; what is left
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -18,7 +18,7 @@ from foretrain.gaussian.covariance import Staircase, condition, staircase
 from foretrain.gaussian.factors import Delta, Factor
 from foretrain.gaussian.grids import grid_expectation
 from foretrain.gaussian.lattice import first_steps, lattice_expectation
-from foretrain.gaussian.panels import SmoothedFactor, line_expectation, nested_expectation
+from foretrain.gaussian.panels import Piecewise, SmoothedFactor, line_expectation, nested_expectation
 from foretrain.support.errors import NotSupportedError
 from foretrain.support.user_warnings import warn_user
 
@@ -64,113 +64,61 @@ def _sizes(f: Factor, mean: Array, deviation: Array) -> Array:
     return np.asarray(np.maximum(np.abs(f(points)).max(axis=1), TINY))
 
 
-Rule = Callable[[list[Factor], Array, Array, Array, float], tuple[Array, Array]]
-
-
 def are_smooth(factors: Sequence[Factor]) -> bool:
     """Whether every factor varies and has no kinks."""
     return not any(f.kinks or f.is_constant for f in factors)
 
 
-def rule_for(factors: list[Factor]) -> Rule:
-    """Quadrature by smoothness: ``rule(factors, lower, mean, scale, tolerance)`` gives values and errors."""
-    return kinked_rule if any(f.kinks for f in factors) else smooth_rule
-
-
-def smooth_rule(
+def integrate(
     factors: list[Factor], lower: Array, mean: Array, scale: Array, tolerance: float
 ) -> tuple[Array, Array]:
-    """Lattices over the independent variables; the last of three or four is integrated into a table first."""
-    if lower.shape[2] >= 3 and lower.shape[2] == len(factors):
-        return _each(_tabulated_lattice, factors, lower, mean, scale, tolerance)
-    steps = _steps(factors, lower, tolerance)
+    """Expectations and errors (B,) of a product at ``z = mean + lower x``, lower (B, n, r), x standard normal.
 
-    def integrand(x: Array, items: NDArray[np.intp]) -> Array:
-        return _product_at(factors, lower[items], mean[items], x)
-
-    doubtful = any(f.is_unproven for f in factors)
-    return lattice_expectation(integrand, steps, scale, tolerance, verify=doubtful)
-
-
-def _steps(factors: Sequence[Any], lower: Array, tolerance: float) -> Array:
-    """First steps (B, r): in each variable as fine as the input that varies most with it needs."""
-    strips = np.array([f.strip for f in factors])[None, :, None]
-    return first_steps((strips / np.maximum(np.abs(lower), TINY)).min(axis=1), tolerance)
-
-
-def _product_at(factors: Sequence[Callable[[Array], Array]], lower: Array, mean: Array, x: Array) -> Array:
-    """Product of the factors at z = mean + lower x for every item and point: (B, Q)."""
-    result: Array | None = None
-    for i, f in enumerate(factors):
-        row = lower[:, i, :]
-        used = np.flatnonzero(row.any(axis=0))
-        inputs = row[:, used] @ x[:, used].T
-        values = f(inputs + mean[:, i, None] if mean[:, i].any() else inputs)
-        result = values if result is None else np.multiply(result, values, out=result)
-    assert result is not None
-    return result
+    Lattices over the independent variables, or nested panels where there are kinks. The last variable of three or
+    four inputs is integrated into a table first.
+    """
+    rule = nested_expectation if any(f.kinks for f in factors) else _on_lattice
+    if lower.shape[2] < 3 or lower.shape[2] != len(factors):
+        return rule(factors, lower, mean, scale, tolerance)
+    value, error = np.empty(len(lower)), np.empty(len(lower))
+    for b in range(len(lower)):
+        before = float(np.sqrt((lower[b, -1, :-1] ** 2).sum()))
+        reach = _TABLE_RADIUS * before + abs(float(mean[b, -1])) + 1e-6
+        last = SmoothedFactor(factors[-1], float(lower[b, -1, -1]), reach, tolerance)
+        item, reduced = slice(b, b + 1), list[Piecewise]([*factors[:-1], last])
+        value[item], error[item] = rule(
+            reduced, lower[item, :, :-1], mean[item], scale[item], tolerance, most_radius=_TABLE_RADIUS
+        )
+        error[b] += last.error * scale[b]
+    return value, error
 
 
-def _each(
-    rule: Callable[..., tuple[float, float]],
-    factors: list[Factor],
+def _on_lattice(
+    factors: Sequence[Piecewise],
     lower: Array,
     mean: Array,
     scale: Array,
     tolerance: float,
+    most_radius: float = 38.0,
 ) -> tuple[Array, Array]:
-    found = [rule(factors, lower[b], mean[b], scale[b], tolerance) for b in range(len(lower))]
-    return np.array([v for v, _ in found]), np.array([e for _, e in found])
+    # In each variable as fine as the input that varies most with it needs.
+    strips = np.array([f.strip for f in factors])[None, :, None]
+    steps = first_steps((strips / np.maximum(np.abs(lower), TINY)).min(axis=1), tolerance)
 
+    def integrand(x: Array, items: Indices) -> Array:
+        """The product of the factors at every item and point: (B, Q)."""
+        result: Array | None = None
+        for i, f in enumerate(factors):
+            row, centre = lower[items, i, :], mean[items, i, None]
+            used = np.flatnonzero(row.any(axis=0))
+            inputs = row[:, used] @ x[:, used].T
+            values = f(inputs + centre if centre.any() else inputs)
+            result = values if result is None else np.multiply(result, values, out=result)
+        assert result is not None
+        return result
 
-def _smoothed_last(
-    factors: list[Factor], lower: Array, mean: Array, tolerance: float
-) -> tuple[list[Any], float]:
-    """The factors with the last one averaged over its own last variable."""
-    before = float(np.sqrt((lower[-1, :-1] ** 2).sum()))
-    reach = _TABLE_RADIUS * before + abs(float(mean[-1])) + 1e-6
-    last = SmoothedFactor(factors[-1], float(lower[-1, -1]), reach, tolerance)
-    return [*factors[:-1], last], last.error
-
-
-def _tabulated_lattice(
-    factors: list[Factor], lower: Array, mean: Array, scale: float, tolerance: float
-) -> tuple[float, float]:
-    reduced, doubt = _smoothed_last(factors, lower, mean, tolerance)
-    rest = lower[None, :, :-1]
-    steps = _steps(reduced, rest, tolerance)
-
-    def integrand(x: Array, items: NDArray[np.intp]) -> Array:
-        return _product_at(reduced, rest[items], mean[None][items], x)
-
-    value, error = lattice_expectation(
-        integrand,
-        steps,
-        np.array([scale]),
-        tolerance,
-        verify=any(f.is_unproven for f in factors),
-        most_radius=_TABLE_RADIUS,
-    )
-    return float(value[0]), float(error[0]) + doubt * scale
-
-
-def kinked_rule(
-    factors: list[Factor], lower: Array, mean: Array, scale: Array, tolerance: float
-) -> tuple[Array, Array]:
-    """Nested panels; the last variable of three or four inputs is integrated into a table first."""
-    if lower.shape[2] >= 3 and lower.shape[2] == len(factors):
-        return _each(_tabulated_panels, factors, lower, mean, scale, tolerance)
-    return nested_expectation(factors, lower, mean, scale, tolerance)
-
-
-def _tabulated_panels(
-    factors: list[Factor], lower: Array, mean: Array, scale: float, tolerance: float
-) -> tuple[float, float]:
-    reduced, doubt = _smoothed_last(factors, lower, mean, tolerance)
-    value, error = nested_expectation(
-        reduced, lower[None, :, :-1], mean[None], np.array([scale]), tolerance, most_radius=_TABLE_RADIUS
-    )
-    return float(value[0]), float(error[0]) + doubt * scale
+    doubtful = any(f.is_unproven for f in factors)
+    return lattice_expectation(integrand, steps, scale, tolerance, verify=doubtful, most_radius=most_radius)
 
 
 WIDEST = 1e4
@@ -355,9 +303,8 @@ class Stack:
             permuted = [factors[i] for i in row[:-1]]
             lower = self._staircase.factor[items[places]][:, :, : row[-1]]
             centre = self.mean[items[places]][:, row[:-1]]
-            rule = rule_for(permuted)
-            self.rules.add("panels" if rule is kinked_rule else "lattice")
-            value[places], error[places] = rule(permuted, lower, centre, scale[places], self.tolerance)
+            self.rules.add("panels" if any(f.kinks for f in permuted) else "lattice")
+            value[places], error[places] = integrate(permuted, lower, centre, scale[places], self.tolerance)
         return value, error
 
     @cached_property

@@ -10,8 +10,9 @@ import pytest
 from foretrain.activations import activation
 from foretrain.support.errors import InputError, NotEnoughMemoryError
 from foretrain.theory.architecture import MLP
-from foretrain.theory.flow import contractions, flow
-from foretrain.theory.flow.contractions import exact_seconds
+from foretrain.theory.flow import flow
+from foretrain.theory.recursions import contraction
+from foretrain.theory.recursions.contraction import exact_seconds
 
 RNG = np.random.default_rng(3)
 X = RNG.standard_normal((4, 3))
@@ -140,7 +141,7 @@ def test_the_estimate_of_the_effort() -> None:
     # As many products as there are distinct ones, counted by hand.
     distinct = {tuple(sorted(q)) for q in product(range(6), repeat=4)}
     counts = [sum(len({*q}) == size for q in distinct) for size in (3, 4)]
-    assert exact_seconds("V", 6, tanh, 2) == pytest.approx(counts @ np.array(contractions._SECONDS["smooth"]))
+    assert exact_seconds("V", 6, tanh, 2) == pytest.approx(counts @ np.array(contraction._SECONDS["smooth"]))
     mixed = {(tuple(sorted(q[:2])), tuple(sorted(q[2:]))) for q in product(range(6), repeat=4)}
     counts = [sum(len({*a, *b}) == size for a, b in mixed) for size in (3, 4)]
-    assert exact_seconds("F", 6, tanh, 2) == pytest.approx(counts @ np.array(contractions._SECONDS["smooth"]))
+    assert exact_seconds("F", 6, tanh, 2) == pytest.approx(counts @ np.array(contraction._SECONDS["smooth"]))

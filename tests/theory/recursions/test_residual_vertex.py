@@ -14,7 +14,7 @@ from foretrain.support.errors import InputError, NotEnoughMemoryError
 from foretrain.theory.architecture import MLP
 from foretrain.theory.ensembles import Ensemble
 from foretrain.theory.flow import flow
-from foretrain.theory.recursions.expectations import PairExpectations
+from foretrain.theory.recursions.expectations import PairExpectations, Step
 from foretrain.theory.recursions.pairs import Pairs
 from foretrain.theory.recursions.residual import ThreePoint, quadratic_part, residual_flow
 
@@ -245,7 +245,7 @@ def test_a_layer_without_skip_forgets() -> None:
     assert found[2] > 0
     assert found[3] == found[6] == 0
     fresh = ThreePoint(Pairs(1))
-    fresh.step(PairExpectations(net.activation, np.array([[K_of(net)[3]]])), net.layers[4])
+    fresh.step(PairExpectations(net.activation, np.array([[K_of(net)[3]]])), Step.into(net, 4))
     assert found[4] == pytest.approx(float(fresh.values.item()))
 
 

@@ -25,8 +25,7 @@ from foretrain.support.answers import Result
 from foretrain.support.arguments import Array
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.theory.criticality.critical_points import Criticality, CriticalPoint
-from foretrain.theory.kernel_functions import KernelFunctions, is_measured
-from foretrain.theory.kernel_functions.functions import coarse_means
+from foretrain.theory.kernel_functions import KernelFunctions, coarse_means, is_measured
 
 # Derivatives of a user's function are known to about ten digits: what is smaller counts as zero.
 _NEGLIGIBLE = 1e-9

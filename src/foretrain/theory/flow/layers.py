@@ -18,8 +18,8 @@ from foretrain.support.errors import InputError, unknown_name
 from foretrain.support.progress import track
 from foretrain.support.seeds import Seed
 from foretrain.theory.architecture import MLP, check_network
-from foretrain.theory.flow.contractions import PULLED_BACK, contraction
 from foretrain.theory.flow.request import Array, Method, Request, check_request, legs, require_memory_for
+from foretrain.theory.recursions.contraction import PULLED_BACK, choose_way, contraction
 from foretrain.theory.recursions.expectations import (
     PairExpectations,
     Step,
@@ -32,7 +32,7 @@ from foretrain.theory.recursions.kinks import Kinks, inputs_on_kinks, warn_of_ki
 from foretrain.theory.recursions.pair_blocks import MetricCorrection, PairVertices, TangentCorrection
 from foretrain.theory.recursions.pairs import Pairs
 from foretrain.theory.recursions.residual import residual_flow
-from foretrain.theory.recursions.single_input import ddntk_flow, dntk_flow, single_input_flow, tangent_flow
+from foretrain.theory.recursions.single_input import differential_flow, single_input_flow, tangent_flow
 from foretrain.theory.recursions.six_point import six_point_flow
 from foretrain.theory.recursions.tensors import FullTensors, QuadrupleTensors
 from foretrain.theory.tensors import FOUR_INPUTS, MEANINGS, SECOND_DIFFERENTIALS, TENSORS
@@ -190,11 +190,12 @@ class _Moving(Protocol):
 
 def _several_inputs(mlp: MLP, K: Array, Theta: Array | None, request: Request) -> dict[str, xr.DataArray]:
     """The tensors asked for, from the kernel and, where it plays a part, the tangent kernel of layer 1."""
-    contractions = {
-        name: contraction(name, request)
-        for name in request.tensors
-        if request.matrices is not None and name in PULLED_BACK
-    }
+    contractions = {}
+    if request.matrices is not None:
+        left, right = request.matrices[:, 0], request.matrices[:, 1]
+        for name in (name for name in request.tensors if name in PULLED_BACK):
+            way = choose_way(name, request.matrices, mlp.activation, mlp.depth, request.draws, request.seed)
+            contractions[name] = contraction(name, left, right, way)
     moving = [*_moving(request, Pairs(len(K))), *contractions.values()]
     found: dict[str, Array] = {}
     for index, now in enumerate(_layers(mlp, K, Theta, request, moving)):
@@ -254,9 +255,8 @@ def _one_input(mlp: MLP, K: Array, Theta: Array | None, request: Request) -> dic
     if Theta is not None:
         found |= tangent_flow(mlp, float(Theta[0, 0]), found, request.C_W_1)
     if request.differentials:
-        found |= dntk_flow(mlp, found, request.kinks)
-    if {*SECOND_DIFFERENTIALS} & {*request.names}:
-        found |= ddntk_flow(mlp, found)
+        second = bool({*SECOND_DIFFERENTIALS} & {*request.names})
+        found |= differential_flow(mlp, found, request.kinks, second=second)
     if "three_point" in request.names:
         found["three_point"] = np.zeros(mlp.depth)
     if "six_point" in request.names:

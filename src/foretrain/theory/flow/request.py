@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from foretrain.activations import Activation
 from foretrain.support.errors import InputError, NotSupportedError, unknown_name
 from foretrain.support.memory import require_memory
 from foretrain.support.seeds import Seed
@@ -45,8 +44,6 @@ _ONLY_PLAIN = ("G1", "norm_covariance", "entry_variance", "six_point", *TANGENT[
 class Request:
     """A checked request; ``matrices`` (C, 2, N, N) are the pairs to contract tensors with."""
 
-    activation: Activation
-    depth: int
     names: tuple[str, ...]
     quadruples: Indices | None
     matrices: Array | None
@@ -149,8 +146,6 @@ def check_request(
     _check_network(mlp, names)
     matrices, single = (None, False) if contract is None else _check_matrices(contract, inputs)
     return Request(
-        activation=mlp.activation,
-        depth=mlp.depth,
         names=names,
         quadruples=None if quadruples is None else _check_quadruples(quadruples, inputs),
         matrices=matrices,

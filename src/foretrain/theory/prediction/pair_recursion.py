@@ -19,8 +19,8 @@ from foretrain.gaussian.closed_forms import closed_pair, tile_rule, workspace
 from foretrain.gaussian.grams import Tile, square_tiles
 from foretrain.support.progress import Progress
 from foretrain.support.threads import over_cores
-from foretrain.theory.architecture import MLP, Layer
-from foretrain.theory.recursions.expectations import refuse_exploded
+from foretrain.theory.architecture import MLP
+from foretrain.theory.recursions.expectations import grow_kernel, grow_tangent_kernel, refuse_exploded
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.intp]
@@ -56,7 +56,7 @@ class Inputs:
             refuse_exploded(K, layer.number - 1)
             found = [second_moments(factor(mlp.activation, order), K) for order in orders]
             moments.append(tuple(moment[labels] for moment in found))
-            K = _next_kernel(K, found[0], layer)
+            K = grow_kernel(found[0], K, layer)
             variances.append(K[labels])
         refuse_exploded(K, mlp.depth)
         return cls(points, labels, squares[labels], tuple(variances), tuple(moments))
@@ -134,8 +134,8 @@ def _through_layers(
         for moments, own in zip(found, rows.moments[number], strict=False):
             moments[equal] = own[equal[0]]
         for slope in slopes:
-            _grow_tangent_kernel(Theta, signal, slope, layer)
-        K = _next_kernel(K, signal, layer)
+            grow_tangent_kernel(Theta, signal, slope, layer)
+        K = grow_kernel(signal, K, layer)
     for target, last in zip(targets, (K, Theta), strict=False):
         target[...] = last
 
@@ -177,22 +177,3 @@ def _first_kernel(mlp: MLP, product: Array, out: Array) -> Array:
     np.multiply(product, mlp.C_W[0], out=out)
     out += mlp.C_b[0]
     return out
-
-
-def _next_kernel(K: Array, signal: Array, layer: Layer) -> Array:
-    """K' = C_b + C_W <s s> + gamma^2 K (B.11), written over <s s>."""
-    signal *= layer.C_W
-    signal += layer.C_b
-    if layer.gamma:
-        signal += layer.gamma**2 * K
-    return signal
-
-
-def _grow_tangent_kernel(Theta: Array, signal: Array, slope: Array, layer: Layer) -> None:
-    """Theta' = lambda_b + lambda_W <s s> + (gamma^2 + C_W <s' s'>) Theta (8.63), written over Theta."""
-    slope *= layer.C_W
-    slope += layer.gamma**2
-    Theta *= slope
-    np.multiply(signal, layer.lambda_W, out=slope)
-    Theta += slope
-    Theta += layer.lambda_b

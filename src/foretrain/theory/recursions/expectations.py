@@ -326,15 +326,20 @@ class MixedResponse:
 
 
 def next_kernel(old: PairExpectations, layer: Layer) -> Array:
-    """K' = C_b + C_W <sigma sigma>_K + gamma^2 K (4.118), (B.11).
+    """K of the next layer, (N, N)."""
+    return grow_kernel(old.of(0, 0).copy(), old.K, layer)
 
-    Sums are in place: of large kernels a new array costs more than the arithmetic.
+
+def grow_kernel(signal: Array, K: Array, layer: Layer) -> Array:
+    """K' = C_b + C_W <s s> + gamma^2 K (4.118), (B.11), written over <s s>.
+
+    Of large kernels a new array costs more than the arithmetic.
     """
-    K: Array = layer.C_W * old.of(0, 0)
-    K += layer.C_b
+    signal *= layer.C_W
+    signal += layer.C_b
     if layer.gamma:
-        K += layer.gamma**2 * old.K
-    return K
+        signal += layer.gamma**2 * K
+    return signal
 
 
 def refuse_exploded(variances: Array, layer: int) -> None:
@@ -354,11 +359,17 @@ def first_tangent_kernel(mlp: MLP, X: ArrayLike) -> Array:
 
 
 def next_tangent_kernel(old: PairExpectations, Theta: Array, layer: Layer) -> Array:
-    """Theta' = lambda_b + lambda_W <s s> + (gamma^2 + C_W <s' s'>) Theta (8.63), entry by entry and in place."""
-    inherited: Array = layer.C_W * old.of(1, 1)
-    inherited += layer.gamma**2
-    inherited *= Theta
-    fresh: Array = layer.lambda_W * old.of(0, 0)
-    fresh += layer.lambda_b
-    fresh += inherited
-    return fresh
+    """Theta of the next layer, (N, N)."""
+    grown = Theta.copy()
+    grow_tangent_kernel(grown, old.of(0, 0), old.of(1, 1).copy(), layer)
+    return grown
+
+
+def grow_tangent_kernel(Theta: Array, signal: Array, slope: Array, layer: Layer) -> None:
+    """Theta' = lambda_b + lambda_W <s s> + (gamma^2 + C_W <s' s'>) Theta (8.63), written over Theta and <s' s'>."""
+    slope *= layer.C_W
+    slope += layer.gamma**2
+    Theta *= slope
+    np.multiply(signal, layer.lambda_W, out=slope)
+    Theta += slope
+    Theta += layer.lambda_b

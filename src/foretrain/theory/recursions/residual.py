@@ -17,7 +17,7 @@ width change; V counts n_{l-1}, so what comes from before it is multiplied by n_
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,19 +35,6 @@ Array = NDArray[np.float64]
 
 FORGOTTEN = 1e-9
 """Correlation of a neuron with its own past below which that past is dropped; c_2 is at most of this order."""
-
-
-class Vertex(Protocol):
-    """A four-point vertex that is carried from layer to layer."""
-
-    @property
-    def values(self) -> Array:
-        """V (P, P) at the present layer."""
-        ...
-
-    def step(self, expectations: PairExpectations, step: Step) -> None:
-        """Go on to the next layer, given the expectations at the layer before it."""
-        ...
 
 
 class BookVertex:
@@ -219,13 +206,6 @@ METHODS: dict[str, type[BookVertex] | type[CompleteVertex]] = {
 OBSERVABLES = ("K", "V", "three_point")
 
 
-def residual_vertex(pairs: Pairs, method: str) -> Vertex:
-    """The vertex at layer 1 (zero), to be carried on by ``method``, "complete" or "book"."""
-    if method not in METHODS:
-        raise unknown_name("`method` for the vertex of residual networks", method, METHODS)
-    return METHODS[method](pairs)
-
-
 def residual_flow(
     mlp: MLP,
     first_kernel: Array,
@@ -238,6 +218,8 @@ def residual_flow(
     ``three_point`` is T_a(bc) = n E[z_i;a z_j;b z_j;c] of two different neurons; networks without skip connections
     have none. "complete" costs P^2 four-input expectations for every layer that a neuron remembers.
     """
+    if method not in METHODS:
+        raise unknown_name("`method` for the vertex of residual networks", method, METHODS)
     for name in wanted:
         if name not in OBSERVABLES:
             raise unknown_name("observable of residual networks", name, OBSERVABLES, "wanted")
@@ -246,7 +228,7 @@ def residual_flow(
         raise InputError(f"the kernel of layer 1 must have shape (inputs, inputs), but has {K.shape}.")
     pairs = Pairs(len(K))
     _guard(mlp, pairs, wanted)
-    vertex, three_point = residual_vertex(pairs, method), ThreePoint(pairs)
+    vertex, three_point = METHODS[method](pairs), ThreePoint(pairs)
     kept: dict[str, list[Array]] = {name: [] for name in wanted}
     for index, layer in enumerate(track(mlp.layers, "layers")):
         if index:

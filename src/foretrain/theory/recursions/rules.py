@@ -14,11 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from functools import cache
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from foretrain.activations import activation
 from foretrain.theory.recursions.expectations import Orders, PairExpectations, Step
 
 Array = NDArray[np.float64]
@@ -93,15 +95,6 @@ class Legs:
     def _twin_entry(self, matrix: Array, a: int, b: int) -> Array:
         twins = self.layer.twins
         return np.asarray(matrix[twins[self.inputs[a]], twins[self.inputs[b]]])
-
-
-@dataclass(frozen=True)
-class Rule:
-    """A tensor's recursion: the entry of the next layer, what it looks up, and its products of four."""
-
-    entry: Callable[[Legs], Array]
-    uses: tuple[Entry, ...]
-    products: tuple[Orders, ...]
 
 
 def _next_F(at: Legs) -> Array:
@@ -213,46 +206,43 @@ def _next_U(at: Legs) -> Array:
     return at.step.C_W**2 * (source + at.step.ratio * carried)
 
 
-RULES: dict[str, Rule] = {
-    "F": Rule(
-        _next_F,
-        uses=(("F", (0, 1, 2, 3)), ("F", (1, 1, 2, 3)), ("F", (0, 1, 3, 3)), ("F", (1, 1, 3, 3))),
-        products=((0, 1, 0, 1),),
-    ),
-    "B": Rule(_next_B, uses=(("B", (0, 1, 2, 3)),), products=((1, 1, 1, 1),)),
-    "P": Rule(
-        _next_P,
-        uses=(("P", (0, 1, 2, 3)), ("P", (0, 1, 2, 0)), ("B", (0, 0, 1, 2))),
-        products=((2, 1, 1, 0),),
-    ),
-    "Q": Rule(
-        _next_Q,
-        uses=(
-            ("Q", (0, 1, 2, 3)),
-            ("Q", (0, 1, 2, 2)),
-            *(("F", (i, 0, j, 2)) for i in (0, 1) for j in (2, 3)),
-        ),
-        products=((2, 1, 1, 0),),
-    ),
-    "R": Rule(
-        _next_R,
-        uses=(("R", (0, 1, 2, 3)), ("B", (0, 0, 2, 3)), ("P", (0, 2, 3, 0)), ("P", (0, 2, 3, 1))),
-        products=((2, 0, 1, 1), (3, 1, 1, 1)),
-    ),
-    "S": Rule(
-        _next_S,
-        uses=(("S", (0, 1, 2, 3)), ("B", (0, 1, 2, 3))),
-        products=((1, 1, 1, 1), (2, 2, 1, 1)),
-    ),
-    "T": Rule(
-        _next_T,
-        uses=(
-            ("T", (0, 1, 2, 3)),
-            *(("Q", (3, 2, 0, leg)) for leg in (0, 1)),
-            *(("Q", (0, 1, 3, leg)) for leg in (3, 2)),
-            *(("F", (i, 0, j, 3)) for i in (0, 1) for j in (3, 2)),
-        ),
-        products=((1, 0, 0, 1), (1, 0, 1, 2), (2, 1, 0, 1), (2, 1, 1, 2)),
-    ),
-    "U": Rule(_next_U, uses=(("U", (0, 1, 2, 3)),), products=((2, 1, 2, 1),)),
+RULES: dict[str, Callable[[Legs], Array]] = {
+    "F": _next_F,
+    "B": _next_B,
+    "P": _next_P,
+    "Q": _next_Q,
+    "R": _next_R,
+    "S": _next_S,
+    "T": _next_T,
+    "U": _next_U,
 }
+
+
+class Needs(NamedTuple):
+    """What a rule looks up: entries of the old layer's tensors, and products of four."""
+
+    entries: tuple[Entry, ...]
+    products: tuple[Orders, ...]
+
+
+@cache
+def needs(name: str) -> Needs:
+    """What the rule of a tensor asks for, found by running it on one input."""
+    entries: dict[Entry, None] = {}
+    products: dict[Orders, None] = {}
+    number = np.ones((1, 1))
+    leg = np.zeros(1, dtype=np.intp)
+
+    def old(name: str, *places: int) -> Array:
+        i, j, k, m = places
+        entries[name, (i, j, k, m)] = None
+        return np.ones(1)
+
+    def product(*orders: int) -> Array:
+        i, j, k, m = orders
+        products[i, j, k, m] = None
+        return np.ones(1)
+
+    layer = PairExpectations(activation("linear"), number, Theta=number)
+    RULES[name](Legs(layer, Step(1.0), (leg,) * 4, old, lambda *_: np.ones(1), product))
+    return Needs(tuple(entries), tuple(products))

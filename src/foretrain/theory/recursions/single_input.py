@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -17,7 +17,7 @@ from foretrain.gaussian import Factor, factor, z
 from foretrain.theory.architecture import MLP, Layer
 from foretrain.theory.kernel_functions import (
     KernelValues,
-    TangentFunctions,
+    Tabulated,
     TangentValues,
     shared_functions,
     shared_tangent_functions,
@@ -33,7 +33,6 @@ def single_input_flow(
 ) -> dict[str, Array]:
     """K, V and G1 at layers 1..L, starting from the kernel of layer 1.
 
-    V' = (n_l / n_{l-1}) chi_parallel^2 V + C_W^2 [<s^4> - <s^2>^2] and
     G1' = (n_l / n_{l-1}) [chi_parallel G1 + C_W g'' V / 2] + C_b_1 + C_W_1 g, with the order-1/n parts of C_b and C_W
     at the layer reached (5.140), one number or one per layer; they do not touch layer 1.
     """
@@ -46,11 +45,18 @@ def single_input_flow(
             square, slope, bend, _, _, fourth = functions.fast(K[index - 1])
             ratio = width_ratio(mlp, index)
             K[index] = layer.C_b + layer.C_W * square
-            response = layer.C_W * slope
-            V[index] = ratio * response**2 * V[index - 1] + layer.C_W**2 * (fourth - square**2)
-            G1[index] = ratio * (response * G1[index - 1] + 0.5 * layer.C_W * bend * V[index - 1])
+            V[index] = next_vertex(layer, ratio, slope, fourth - square**2, V[index - 1])
+            G1[index] = ratio * (layer.C_W * slope * G1[index - 1] + 0.5 * layer.C_W * bend * V[index - 1])
             G1[index] += b_1[index] + W_1[index] * square
     return {"K": K, "V": V, "G1": G1}
+
+
+ValueT = TypeVar("ValueT", float, Array)
+
+
+def next_vertex(layer: Layer, ratio: float, slope: ValueT, variance: ValueT, V: ValueT) -> ValueT:
+    """V' = (n_l / n_{l-1}) chi_parallel^2 V + C_W^2 Var(s^2) with chi_parallel = C_W g' (5.109)."""
+    return ratio * (layer.C_W * slope) ** 2 * V + layer.C_W**2 * variance
 
 
 class Tangent(NamedTuple):
@@ -120,7 +126,7 @@ class SecondBendValues(NamedTuple):
     bend_square_fourth: Array  # <s''^2 s'^2>
 
 
-class BendFunctions(TangentFunctions):
+class BendFunctions(Tabulated):
     """The functions of :class:`BendValues`, tabulated; the activation must be continuous."""
 
     def __init__(self, activation: Activation, kinks: Kinks) -> None:
@@ -154,7 +160,7 @@ class BendFunctions(TangentFunctions):
         ]
 
 
-class SecondBendFunctions(TangentFunctions):
+class SecondBendFunctions(Tabulated):
     """The functions of :class:`SecondBendValues`, tabulated; the slope of the activation must be continuous."""
 
     def _rule(self) -> Callable[[Array], list[Array]]:
@@ -170,90 +176,57 @@ class SecondBendFunctions(TangentFunctions):
         return [self._mean([(1.0, product)], safe) for product in products]
 
 
-@lru_cache(maxsize=16)
-def shared_bend_functions(activation: Activation, kinks: Kinks) -> BendFunctions:
-    """The functions of an activation with a table that later flows use again."""
-    return BendFunctions(activation, kinks)
+_bend_functions = lru_cache(maxsize=16)(BendFunctions)
+_second_bend_functions = lru_cache(maxsize=16)(SecondBendFunctions)
 
 
-@lru_cache(maxsize=16)
-def shared_second_bend_functions(activation: Activation) -> SecondBendFunctions:
-    """The same for :class:`SecondBendFunctions`."""
-    return SecondBendFunctions(activation)
-
-
-class _Old(NamedTuple):
-    """Tensors of the old layer, counted in n_l; Theta counts nothing."""
-
-    Theta: float
-    F: float
-    B: float
-
-
-def dntk_flow(mlp: MLP, known: dict[str, Array], kinks: Kinks) -> dict[str, Array]:
-    """P and Q at layers 1..L, from K, Theta, F and B of all layers."""
-    tables = shared_functions(mlp.activation), shared_bend_functions(mlp.activation, kinks)
-    P, Q = np.zeros(mlp.depth), np.zeros(mlp.depth)
+def differential_flow(mlp: MLP, known: dict[str, Array], kinks: Kinks, *, second: bool) -> dict[str, Array]:
+    """P and Q at layers 1..L, and with ``second`` R, S, T and U, from K, Theta, F and B of all layers."""
+    act = mlp.activation
+    functions, bends = shared_functions(act), _bend_functions(act, kinks)
+    found = {name: np.zeros(mlp.depth) for name in ("PQRSTU" if second else "PQ")}
     with np.errstate(over="ignore", invalid="ignore"):  # a kernel that is not finite is refused by name
         for index, layer in enumerate(mlp.layers[1:], start=1):
-            K, ratio = known["K"][index - 1], width_ratio(mlp, index)
-            at, bent = KernelValues(*tables[0].fast(K)), BendValues(*tables[1].fast(K))
-            old = _old(known, index, ratio)
-            growth = ratio * layer.C_W**2 * at.slope_square * at.square_slope  # r chi_perp chi_parallel
-            source = layer.C_W**2 * bent.bend_fourth * old.Theta**2
-            P[index] = source + growth * P[index - 1]
-            P[index] += layer.C_W**2 * at.slope_square * bent.bend * old.B
-            through = layer.C_W**2 * bent.bend_response * at.square_slope * old.Theta * old.F
-            Q[index] = source + growth * Q[index - 1] + through
-            if layer.C_W:
-                Q[index] += layer.lambda_W / layer.C_W * known["F"][index]
-    return {"P": P, "Q": Q}
+            K, Theta, ratio = known["K"][index - 1], known["Theta"][index - 1], width_ratio(mlp, index)
+            at, bent = KernelValues(*functions.fast(K)), BendValues(*bends.fast(K))
+            # Tensors of the old layer, counted in n_l.
+            old = {name: ratio * known[name][index - 1] for name in "FB"}
+            old |= {name: ratio * values[index - 1] for name, values in found.items()}
+            C = layer.C_W
+            growth = C**2 * at.slope_square * at.square_slope  # chi_perp chi_parallel
+            source = C**2 * bent.bend_fourth * Theta**2
+            found["P"][index] = source + growth * old["P"] + C**2 * at.slope_square * bent.bend * old["B"]
+            through = C**2 * bent.bend_response * at.square_slope * Theta * old["F"]
+            found["Q"][index] = source + growth * old["Q"] + through
+            if C:
+                found["Q"][index] += layer.lambda_W / C * known["F"][index]
+            if second:
+                tangent = TangentValues(*shared_tangent_functions(act).fast(K))
+                further = SecondBendValues(*_second_bend_functions(act).fast(K))
+                for name, value in _next_second(layer, at, tangent, bent, further, Theta, old).items():
+                    found[name][index] = value
+    return found
 
 
-def ddntk_flow(mlp: MLP, known: dict[str, Array]) -> dict[str, Array]:
-    """R, S, T and U at layers 1..L, from K, Theta, F, B, P and Q of all layers."""
-    act = mlp.activation
-    tables = (
-        shared_functions(act),
-        shared_tangent_functions(act),
-        shared_bend_functions(act, "delta"),
-        shared_second_bend_functions(act),
-    )
-    found = np.zeros((4, mlp.depth))
-    with np.errstate(over="ignore", invalid="ignore"):
-        for index, layer in enumerate(mlp.layers[1:], start=1):
-            K, ratio = known["K"][index - 1], width_ratio(mlp, index)
-            at, tangent = KernelValues(*tables[0].fast(K)), TangentValues(*tables[1].fast(K))
-            bent, second = BendValues(*tables[2].fast(K)), SecondBendValues(*tables[3].fast(K))
-            P, Q = (ratio * known[name][index - 1] for name in "PQ")
-            added = _added(layer, at, tangent, bent, second, _old(known, index, ratio), P, Q)
-            found[:, index] = ratio * (layer.C_W * at.slope_square) ** 2 * found[:, index - 1] + added
-    return dict(zip("RSTU", found, strict=True))
-
-
-def _old(known: dict[str, Array], index: int, ratio: float) -> _Old:
-    return _Old(known["Theta"][index - 1], ratio * known["F"][index - 1], ratio * known["B"][index - 1])
-
-
-def _added(
+def _next_second(
     layer: Layer,
     at: KernelValues,
     tangent: TangentValues,
     bent: BendValues,
     second: SecondBendValues,
-    old: _Old,
-    P: float,
-    Q: float,
-) -> Array:
-    """All of R', S', T', U' but what they had: M_0 and M_1 are the tilts by z_0 and z_1 of the rules in ddntk."""
-    C, rate, weight = layer.C_W, layer.lambda_W, layer.C_W * old.Theta
+    Theta: float,
+    old: dict[str, float],
+) -> dict[str, float]:
+    """R', S', T' and U': M_0 and M_1 are the tilts by z_0 and z_1 of the rules of several inputs."""
+    C, rate, weight = layer.C_W, layer.lambda_W, layer.C_W * Theta
     growth = C * at.slope_square
     M_0 = rate * bent.bend + weight * (bent.bend_response - second.bend_square)
     M_1 = rate * at.slope_square + weight * second.bend_square
-    square = weight**2 * second.bend_square_fourth * old.Theta
-    R = weight * (rate * bent.bend_fourth * old.Theta + weight * second.third_fourth * old.Theta)
-    R += growth * (M_0 * (old.B + P) + M_1 * P)
-    S = weight * rate * tangent.slope_fourth * old.Theta + square + growth * M_1 * old.B
-    T = rate**2 * tangent.mixed_fourth * old.Theta + 2 * weight * rate * bent.bend_fourth * old.Theta + square
-    T += (M_0 + M_1) ** 2 * old.F + 2 * growth * (M_0 + M_1) * Q
-    return np.array([R, S, T, square])
+    square = weight**2 * second.bend_square_fourth * Theta
+    R = weight * (rate * bent.bend_fourth * Theta + weight * second.third_fourth * Theta)
+    R += growth * (M_0 * (old["B"] + old["P"]) + M_1 * old["P"])
+    S = weight * rate * tangent.slope_fourth * Theta + square + growth * M_1 * old["B"]
+    T = rate**2 * tangent.mixed_fourth * Theta + 2 * weight * rate * bent.bend_fourth * Theta + square
+    T += (M_0 + M_1) ** 2 * old["F"] + 2 * growth * (M_0 + M_1) * old["Q"]
+    added = {"R": R, "S": S, "T": T, "U": square}
+    return {name: float(growth**2 * old[name] + value) for name, value in added.items()}

@@ -7,10 +7,10 @@ c_2 = <s^4> - g^2 and kappa_3 = <s^6> - 3 <s^4> g + 2 g^3; for ReLU this is (eps
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from numpy.polynomial import chebyshev
 from numpy.typing import ArrayLike, NDArray
 
 from foretrain.activations import Activation
@@ -18,13 +18,13 @@ from foretrain.gaussian import Factor, expectation, factor, z
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.progress import track
 from foretrain.theory.architecture import MLP
-from foretrain.theory.kernel_functions import KernelFunctions
+from foretrain.theory.kernel_functions import KernelFunctions, Tabulated
 from foretrain.theory.recursions.expectations import width_ratio
+from foretrain.theory.recursions.single_input import next_vertex
 
 Array = NDArray[np.float64]
 
 _FEW = 512  # more kernel values than this are interpolated
-_CELL, _DEGREE = 0.5, 15
 _TOLERANCE = 1e-12
 
 
@@ -55,7 +55,7 @@ def six_point_flow(mlp: MLP, first_kernel_diagonal: ArrayLike) -> Array:
     for index, layer in enumerate(mlp.layers[1:], start=1):
         slope, bend, second, second_slope, third = (values[index - 1] for values in at)
         ratio, old_V, old_U = width_ratio(mlp, index), V[index - 1], U[index - 1]
-        V[index] = layer.C_W**2 * (second + ratio * slope**2 * old_V)
+        V[index] = next_vertex(layer, ratio, slope, second, old_V)
         U[index] = layer.C_W**3 * (
             third
             + 3 * ratio * slope * second_slope * old_V
@@ -117,43 +117,39 @@ def _kernels(mlp: MLP, first: Array) -> Array:
 def _cumulants(activation: Activation, K: Array) -> _Cumulants:
     """All layers and inputs at once: K is known before V and U, so that quadrature need not go layer by layer."""
     distinct, where = np.unique(K, return_inverse=True)
-    if not K.size:  # one layer: nothing to step through
-        return _Cumulants(*np.empty((len(_Cumulants._fields), *K.shape)))
     found = np.empty((len(_Cumulants._fields), len(distinct)))
-    tabled = (distinct > 0) & (len(distinct) > _FEW)
-    found[:, ~tabled] = _by_quadrature(activation, distinct[~tabled])
-    found[:, tabled] = _by_table(activation, distinct[tabled])
+    functions, tabled = CumulantFunctions(activation), (distinct > 0) & (len(distinct) > _FEW)
+    if not tabled.all():
+        found[:, ~tabled] = functions.at(distinct[~tabled])
+    if tabled.any():
+        found[:, tabled] = functions.interpolated(distinct[tabled])
     return _Cumulants(*found[:, where.ravel()].reshape(-1, *K.shape))
 
 
-def _by_table(activation: Activation, K: Array) -> Array:
-    """Chebyshev interpolation in log K, cell by cell; the functions are powers of K times smooth ones."""
-    found = np.empty((len(_Cumulants._fields), len(K)))
-    cell, position = np.divmod(np.log(K), _CELL)
-    nodes = chebyshev.chebpts1(_DEGREE + 1)
-    for number in track(np.unique(cell), "moments"):
-        exact = _by_quadrature(activation, np.exp(_CELL * (number + (1 + nodes) / 2)))
-        coefficients = np.linalg.solve(chebyshev.chebvander(nodes, _DEGREE), exact.T)
-        members = cell == number
-        found[:, members] = chebyshev.chebval(2 * position[members] / _CELL - 1, coefficients)
-    return found
+class CumulantFunctions(Tabulated):
+    """The functions in the order of :class:`_Cumulants`."""
 
+    def at(self, K: Array) -> list[Array]:
+        """Values at an array of kernel values K >= 0."""
+        return self._exactly(K)
 
-def _by_quadrature(activation: Activation, K: Array) -> Array:
-    """The functions in the order of :class:`_Cumulants`, one row each."""
-    at = KernelFunctions(activation).at(K)
-    g, fourth = at.square, at.fourth
-    sixth = _mean(factor(activation) ** 6, K)
-    # d<s^4>/dK = <6 s^2 s'^2 + 2 s^3 s''>, or 2 <z s^3 s'> / K, which kinks allow.
-    s, slope = factor(activation), factor(activation, 1)
-    if activation.is_smooth:
-        fourth_slope = 6 * _mean(s**2 * slope**2, K) + 2 * _mean(s**3 * factor(activation, 2), K)
-    else:
-        safe = np.maximum(K, 1e-30)
-        fourth_slope = 2 * _mean(z * s**3 * slope.pointwise(), safe) / safe
-    second_slope = fourth_slope - 2 * g * at.square_slope
-    third = sixth - 3 * fourth * g + 2 * g**3
-    return np.stack([at.square_slope, at.square_bend, fourth - g**2, second_slope, third])
+    def _rule(self) -> Callable[[Array], list[Array]]:
+        return self._any
+
+    def _any(self, K: Array) -> list[Array]:
+        at = KernelFunctions(self.activation).at(K)
+        g, fourth = at.square, at.fourth
+        sixth = _mean(factor(self.activation) ** 6, K)
+        # d<s^4>/dK = <6 s^2 s'^2 + 2 s^3 s''>, or 2 <z s^3 s'> / K, which kinks allow.
+        s, slope = factor(self.activation), factor(self.activation, 1)
+        if self.activation.is_smooth:
+            fourth_slope = 6 * _mean(s**2 * slope**2, K) + 2 * _mean(s**3 * factor(self.activation, 2), K)
+        else:
+            safe = np.maximum(K, 1e-30)
+            fourth_slope = 2 * _mean(z * s**3 * slope.pointwise(), safe) / safe
+        second_slope = fourth_slope - 2 * g * at.square_slope
+        third = sixth - 3 * fourth * g + 2 * g**3
+        return [at.square_slope, at.square_bend, fourth - g**2, second_slope, third]
 
 
 def _mean(f: Factor, K: Array) -> Array:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from foretrain.theory.recursions.expectations import Orders, PairExpectations, Step
 from foretrain.theory.recursions.pairs import JointCovariance, Pairs, quadruples_between
-from foretrain.theory.recursions.rules import RULES, Entry, Legs, Lookup, Places
+from foretrain.theory.recursions.rules import RULES, Entry, Legs, Lookup, Places, needs
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.intp]
@@ -44,7 +44,7 @@ def closure(names: Iterable[str]) -> tuple[Entry, ...]:
         fresh = {
             (used, (places[i], places[j], places[k], places[m]))
             for name, places in fresh
-            for used, (i, j, k, m) in RULES[name].uses
+            for used, (i, j, k, m) in needs(name).entries
         } - found
     return tuple(sorted(found, key=lambda entry: (list(RULES).index(entry[0]), entry[1] != _WHOLE, entry[1])))
 
@@ -67,7 +67,7 @@ class FullTensors:
         """All tensors of the next layer from those of the old one."""
         # All products of four at once: on pairs of pairs if all are <s s t t>, else for all inputs.
         on_pairs: set[tuple[int, int]] = set().union(*(PRODUCTS_ON_PAIRS[name] for name in self._on_pairs))
-        ruled = {_descending(orders) for name in self._ruled for orders in RULES[name].products}
+        ruled = {_descending(orders) for name in self._ruled for orders in needs(name).products}
         of_pairs = {(low, high) for high, second, low, last in ruled if high == second and low == last}
         if len(of_pairs) < len(ruled):
             old.find_tables(sorted(ruled | {(high, high, low, low) for low, high in on_pairs}))
@@ -91,7 +91,7 @@ class FullTensors:
             product=lambda *orders: self._product(old, inputs_of, orders),
         )
         for name, tensor in self._ruled.items():
-            made[name] = np.array(np.broadcast_to(RULES[name].entry(legs), tensor.shape))
+            made[name] = np.array(np.broadcast_to(RULES[name](legs), tensor.shape))
         return made
 
     def _product(self, old: PairExpectations, legs: tuple[Indices, ...], orders: Sequence[int]) -> Array:
@@ -161,7 +161,7 @@ class QuadrupleTensors:
             {
                 (entry, orders): (orders, self._legs(entry[1]))
                 for entry in self._ruled
-                for orders in RULES[entry[0]].products
+                for orders in needs(entry[0]).products
             }
         )
         made: dict[Entry, Array] = {}
@@ -196,7 +196,7 @@ class QuadrupleTensors:
             new=_at(made, places),
             product=lambda i, j, k, m: products[entry, (i, j, k, m)],
         )
-        return RULES[name].entry(legs)
+        return RULES[name](legs)
 
 
 def _at(values: Mapping[Entry, Array], legs: Places) -> Lookup:

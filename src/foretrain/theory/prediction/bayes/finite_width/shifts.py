@@ -24,7 +24,6 @@ from foretrain.support.progress import track
 from foretrain.support.seeds import Seed, spawn
 from foretrain.theory.architecture import MLP, check_network
 from foretrain.theory.arguments import MOST_DRAWS, check_targets
-from foretrain.theory.flow.contractions import exact_seconds
 from foretrain.theory.prediction.bayes.finite_width.vertex import (
     Block,
     Covariance,
@@ -37,7 +36,7 @@ from foretrain.theory.prediction.bayes.finite_width.vertex import (
 from foretrain.theory.prediction.bayes.posterior import log_density
 from foretrain.theory.prediction.cholesky import CholeskyFactor, check_noise, factorise
 from foretrain.theory.prediction.kernels import Spread, kernel
-from foretrain.theory.recursions.contraction import on_pairs
+from foretrain.theory.recursions.contraction import exact_seconds, on_pairs
 from foretrain.theory.recursions.pair_blocks import MetricCorrection
 from foretrain.theory.recursions.pairs import Pairs
 

@@ -8,7 +8,7 @@ import pytest
 from foretrain.activations import activation
 from foretrain.theory.criticality import criticality
 from foretrain.theory.criticality.fixed_points import fixed_points
-from foretrain.theory.kernel_functions.functions import coarse_means, is_measured, precise_means
+from foretrain.theory.kernel_functions import coarse_means, is_measured, precise_means
 
 KERNELS = np.geomspace(1e-6, 50.0, 9)
 
