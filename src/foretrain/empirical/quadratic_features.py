@@ -37,9 +37,8 @@ from foretrain.empirical.kernel_operator.passes import (
     find_ways,
     pull_one,
 )
-from foretrain.empirical.models.batches import Batch
+from foretrain.empirical.models.arguments import Batch, Rates, chosen, rate_of_each, trainable
 from foretrain.empirical.models.model import Output, unchanged
-from foretrain.empirical.models.parameters import Rates, chosen, rate_of_each, trainable
 from foretrain.empirical.tangent_kernel.kernel import KernelOptions, ntk, prepare
 from foretrain.support.answers import Answer, Result
 from foretrain.support.errors import InputError, NotSupportedError

@@ -23,7 +23,7 @@ from foretrain.empirical.global_ntk.dynamics import places_of
 from foretrain.empirical.global_ntk.readout import find_readout, placed_target
 from foretrain.empirical.global_ntk.reduced_views import reduced_view
 from foretrain.empirical.imbalance import observe_imbalance
-from foretrain.empirical.models.batches import as_batch
+from foretrain.empirical.models.arguments import as_batch
 from foretrain.empirical.models.model import call_with
 from foretrain.empirical.tangent_kernel import ntk
 from foretrain.operators.estimators import Estimate

@@ -15,9 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from foretrain.empirical.kernel_operator.passes import Linearised, pull_one
-from foretrain.empirical.models.batches import Batch
+from foretrain.empirical.models.arguments import Batch, Chosen, Rates, chosen, rate_of_each, trainable
 from foretrain.empirical.models.model import Output
-from foretrain.empirical.models.parameters import Chosen, Rates, chosen, rate_of_each, trainable
 from foretrain.empirical.tangent_kernel import ntk
 from foretrain.empirical.tangent_kernel.kernel import KernelOptions, prepare
 from foretrain.support.answers import Answer, Result, Table, labelled

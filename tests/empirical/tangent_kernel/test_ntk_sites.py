@@ -10,7 +10,7 @@ from brute_force import assert_equal, brute_force, force_way, normal, ready, slo
 from torch import Tensor, nn
 
 from foretrain.empirical.tangent_kernel import ntk
-from foretrain.empirical.tangent_kernel.collectors import Site
+from foretrain.empirical.tangent_kernel.capture import Site
 from foretrain.empirical.tangent_kernel.planning import Job, cheapest, costs
 
 

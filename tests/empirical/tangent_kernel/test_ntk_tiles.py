@@ -7,7 +7,7 @@ import torch
 from brute_force import assert_equal, normal, ready
 from torch import Tensor, nn
 
-from foretrain.empirical.tangent_kernel import assembly, factors, ntk
+from foretrain.empirical.tangent_kernel import factors, kernel, ntk
 from foretrain.empirical.tangent_kernel.factors import Factor, Gradients, Grams, Pairs
 
 
@@ -104,13 +104,13 @@ def test_chunks_that_are_not_kept_are_computed_anew(second: bool, monkeypatch: p
     model = ready(lambda: nn.Sequential(nn.Conv1d(2, 3, 2), nn.Tanh(), nn.Flatten(), nn.Linear(9, 2)))
     x = normal(7, 2, 4)
     expected = ntk(model, x).values
-    original = assembly._Store.__init__
+    original = kernel._Store.__init__
 
-    def without_room(self: assembly._Store, *arguments: object) -> None:
+    def without_room(self: kernel._Store, *arguments: object) -> None:
         original(self, *arguments)
         self._room = 0.0
 
-    monkeypatch.setattr(assembly._Store, "__init__", without_room)
+    monkeypatch.setattr(kernel._Store, "__init__", without_room)
     found = ntk(model, x, x if second else None, batch_size=2).values
     assert_equal(found, expected, 1e-12)
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from foretrain.empirical.differentials.written_out import differentiable_often
 from foretrain.empirical.kernel_operator.passes import REFUSALS, Linearised, Values, agreement
-from foretrain.empirical.models.batches import Batch
+from foretrain.empirical.models.arguments import Batch
 from foretrain.support.errors import NotSupportedError
 from foretrain.support.memory import available_bytes
 from foretrain.support.progress import Progress

@@ -16,9 +16,8 @@ from foretrain.empirical.autograd_graph.tape import read
 from foretrain.empirical.differentials.autodiff import BACKWARD, Directions, derivative, gradients_of_changes
 from foretrain.empirical.differentials.layered import LayeredDifferentials, Stack, stack_of_chain
 from foretrain.empirical.kernel_operator.passes import Linearised
-from foretrain.empirical.models.batches import as_batch
+from foretrain.empirical.models.arguments import Rates, as_batch
 from foretrain.empirical.models.model import Output, unchanged
-from foretrain.empirical.models.parameters import Rates
 from foretrain.empirical.tangent_kernel.kernel import KernelOptions, prepare
 from foretrain.support.answers import Answer, Result
 from foretrain.support.errors import InputError, NotSupportedError, unknown_name

@@ -12,9 +12,8 @@ from foretrain.empirical.global_ntk.graph.dynamics import GraphDynamics
 from foretrain.empirical.global_ntk.implicit.dynamics import ImplicitDynamics
 from foretrain.empirical.global_ntk.kernel import GlobalNTK
 from foretrain.empirical.global_ntk.recurrent.dynamics import RecurrentDynamics, as_samples_first
-from foretrain.empirical.models.batches import as_batch
+from foretrain.empirical.models.arguments import as_batch, chosen, trainable
 from foretrain.empirical.models.model import call_with, explained, refuse_ill_defined, unchanged
-from foretrain.empirical.models.parameters import chosen, trainable
 from foretrain.operators import SumSpace
 from foretrain.support.errors import InputError, NotSupportedError
 

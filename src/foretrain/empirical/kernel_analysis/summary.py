@@ -22,7 +22,7 @@ from foretrain.empirical.kernel_analysis.arguments import (
 )
 from foretrain.empirical.kernel_analysis.modes import BLOCK, Leading
 from foretrain.empirical.kernel_analysis.target_alignment import KernelAlignment, aligned
-from foretrain.empirical.models.batches import as_batch
+from foretrain.empirical.models.arguments import as_batch
 from foretrain.empirical.stored_kernel.reading import StoredKernel
 from foretrain.empirical.tangent_kernel.kernel import ntk
 from foretrain.empirical.tangent_kernel.result import TangentKernel, shares_of

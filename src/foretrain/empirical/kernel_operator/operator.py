@@ -12,9 +12,8 @@ from torch import Tensor
 
 from foretrain.empirical.any_kernel import AnyKernel, as_tensor
 from foretrain.empirical.kernel_operator.passes import Linearised, Values, Ways, find_ways
-from foretrain.empirical.models.batches import Batch
+from foretrain.empirical.models.arguments import Batch, Rates
 from foretrain.empirical.models.model import Output
-from foretrain.empirical.models.parameters import Rates
 from foretrain.empirical.tangent_kernel.engine import probe
 from foretrain.empirical.tangent_kernel.kernel import KernelOptions, chunk_size, prepare
 from foretrain.operators.estimators.estimate import KernelEstimate, stated_seed

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from foretrain.empirical.models.batches import Batch
+from foretrain.empirical.models.arguments import Batch
 from foretrain.empirical.models.model import Model, with_values
 from foretrain.support.errors import NotSupportedError
 

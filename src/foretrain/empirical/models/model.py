@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from foretrain.empirical.autograd_graph.tape import Tape
-from foretrain.empirical.models.batches import Batch, leaves
+from foretrain.empirical.models.arguments import Batch, leaves
 from foretrain.support.errors import ForetrainError, InputError, NotSupportedError
 
 Output = Callable[[Any], Tensor] | str | int | None

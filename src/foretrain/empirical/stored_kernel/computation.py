@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from foretrain.empirical.models.batches import Batch
+from foretrain.empirical.models.arguments import Batch
 from foretrain.empirical.stored_kernel import tasks
 from foretrain.empirical.stored_kernel.create import (
     create_in_place,

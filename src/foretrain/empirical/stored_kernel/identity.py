@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from foretrain.empirical.models.batches import Batch
+from foretrain.empirical.models.arguments import Batch
 from foretrain.empirical.tangent_kernel.engine import Engine
 from foretrain.support.errors import FileError
 

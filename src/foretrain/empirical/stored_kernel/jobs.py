@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from foretrain.empirical.models.batches import Batch
+from foretrain.empirical.models.arguments import Batch
 from foretrain.empirical.stored_kernel.folder import Run
 from foretrain.empirical.stored_kernel.identity import leaves
 from foretrain.empirical.tangent_kernel.engine import Engine, probe

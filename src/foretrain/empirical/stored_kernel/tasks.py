@@ -20,9 +20,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from foretrain.empirical.models.batches import Batch
+from foretrain.empirical.models.arguments import Batch, layer_of
 from foretrain.empirical.models.model import unchanged
-from foretrain.empirical.models.parameters import layer_of
 from foretrain.empirical.stored_kernel.folder import Folder, Run, RunIsOverError, clear_errors
 from foretrain.empirical.stored_kernel.grid import Grid, Strip, Tile, strips
 from foretrain.empirical.stored_kernel.jobs import Job, received

@@ -1,26 +1,26 @@
-"""One chunk of samples: a backward pass per output, and from them the factors of the kernel."""
+"""One chunk of samples: what is kept of a backward pass per output, and the factors of the kernel made of it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property, reduce
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from math import prod, sqrt
-from typing import Literal
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from foretrain.empirical.autograd_graph.structure import Block, Source
-from foretrain.empirical.autograd_graph.tape import Edge, Tape
-from foretrain.empirical.tangent_kernel.collectors import (
-    Collector,
-    FormedGradients,
-    GradientCollector,
-    Sensitivities,
-    Size,
-    gradient_collectors,
+from foretrain.empirical.autograd_graph.sites import (
+    ProductSite,
+    Table,
+    Use,
+    is_product,
+    per_sample_sum,
+    product_site,
 )
+from foretrain.empirical.autograd_graph.structure import Source
+from foretrain.empirical.autograd_graph.tape import Edge, Tape
 from foretrain.empirical.tangent_kernel.factors import (
     Factor,
     Gradients,
@@ -30,80 +30,209 @@ from foretrain.empirical.tangent_kernel.factors import (
     separated,
 )
 
+if TYPE_CHECKING:
+    from foretrain.empirical.tangent_kernel.planning import Share
+
 Key = tuple[str, ...]
-Way = Literal["gram", "pairs", "gradient", "sum", "derived", "per sample", "unused"]
-
-
-@dataclass(frozen=True, eq=False)
-class Counted:
-    """The parameters that count, with the rate of each and the label under which its contribution is summed."""
-
-    parameters: Mapping[str, Tensor]
-    rates: Mapping[str, float]
-    labels: Mapping[str, str]
-
-    @cached_property
-    def dtype(self) -> torch.dtype:
-        """That of the kernel: the widest of the parameters, single at least, which sums of many products need."""
-        return reduce(torch.promote_types, (value.dtype for value in self.parameters.values()), torch.float32)
 
 
 @dataclass(frozen=True)
-class Share:
-    """A block of parameters, the way it takes, and which bias goes with it."""
+class Size:
+    """Of a chunk: its samples, the outputs that go backward, and the dtype of what is kept."""
 
-    block: Block
-    way: Way
-    counted: Counted
-    bias: str | None = None
-    piece: int | None = None  # which part of a parameter that is used in parts
-    late: bool = False  # per-sample gradients are formed when they are multiplied
+    samples: int
+    outputs: int
+    dtype: torch.dtype
 
-    @property
-    def keeps_sensitivities(self) -> bool:
-        """Whether the sensitivities of all outputs are kept, not gradients formed of them."""
-        return self.way in ("gram", "pairs") or self.late
 
-    @property
-    def key(self) -> Key:
-        """What tells the share from others in every chunk; a parameter comes first."""
-        name = self.block.parameters[0]
-        return (name,) if self.piece is None else (name, f"part {self.piece}")
+@dataclass(frozen=True)
+class Site:
+    """Sizes of a weight site: groups of (p inputs, q results) at T positions per sample; a table has p rows."""
+
+    groups: int
+    p: int
+    q: int
+    positions: int
+    is_table: bool = False
 
     @property
-    def place(self) -> tuple[str, int | None]:
-        """The first parameter and which part of it."""
-        return self.block.parameters[0], self.piece
+    def forms_late(self) -> bool:
+        """Whether keeping the sensitivities takes less memory than the gradients."""
+        return not self.is_table and self.positions < self.p
 
-    @property
-    def parameters(self) -> tuple[str, ...]:
-        """All parameters whose contribution is in the factor."""
-        return self.block.parameters if self.bias is None else (*self.block.parameters, self.bias)
 
-    def goes_with(self, other: Share) -> bool:
-        """Whether the factors of another graph can be multiplied with mine."""
-        mine, its = self.block, other.block
-        layouts = [source.made for source in mine.sources], [source.made for source in its.sources]
-        return (
-            mine.parameters == its.parameters
-            and mine.direct == its.direct
-            and self.bias == other.bias
-            and (not mine.direct or layouts[0] == layouts[1])
+class Collector(ABC):
+    """Takes the gradients of one output after the other at some edges."""
+
+    edges: Sequence[Edge]
+
+    @abstractmethod
+    def take(self, output: int, gradients: Sequence[Tensor | None]) -> None:
+        """Keep the gradients of an output at my edges; None where it does not arrive."""
+
+
+class _Products(Collector):
+    """All uses of one source in products of one kind, with their positions side by side."""
+
+    def __init__(self, tape: Tape, source: Source, size: Size) -> None:
+        self._sites = [product_site(tape, use, source.shape, size.samples) for use in source.uses]
+        self.edges = [(use.node, 0) for use in source.uses]
+        self.shape, self.size = source.shape, size
+        found = [site.inputs() for site in self._sites]
+        together = torch.cat(found, -1) if found[0].ndim == 2 else _side_by_side(found)
+        self.inputs = together.to(size.dtype) if together.is_floating_point() else together
+        self.positions = [values.shape[-1] for values in found]
+        self.is_table = isinstance(self._sites[0], Table)  # of vectors that are looked up
+        groups, p = (1, self.shape[0]) if self.is_table else (self.inputs.shape[0], self.inputs.shape[2])
+        q = prod(self.shape) // (groups * p)
+        self.site = Site(groups, p, q, sum(self.positions), self.is_table)  # for the choice of a way
+
+    def _arranged(self, gradients: Sequence[Tensor | None]) -> Tensor | None:
+        """(groups, samples, q, T) of all uses, with zeros where no gradient arrives; None if none does."""
+        found = [
+            None if gradient is None else site.arranged(gradient).to(self.size.dtype)
+            for site, gradient in zip(self._sites, gradients)
+        ]
+        like = next((values for values in found if values is not None), None)
+        if like is None:
+            return None
+        return _side_by_side(
+            [
+                like.new_zeros(*like.shape[:3], positions) if values is None else values
+                for values, positions in zip(found, self.positions)
+            ]
         )
 
-    def formed(self) -> list[tuple[Key, str, int]]:
-        """Key, parameter and entries of all gradients that are formed."""
-        parameters = self.counted.parameters
-        if self.way in ("gram", "pairs"):
-            return []
-        if not self.block.direct and not self.late:
-            return [((name,), name, parameters[name].numel()) for name in self.block.parameters]
-        found: list[tuple[Key, str, int]] = []
-        if not self.late:
-            found.append((self.key, self.block.parameters[0], prod(self.block.sources[0].shape)))
-        if self.bias is not None:
-            found.append(((self.bias,), self.bias, parameters[self.bias].numel()))
-        return found
+
+class Sensitivities(_Products):
+    """Inputs and sensitivities (groups, samples, outputs, q, T) for products of Grams."""
+
+    values: Tensor | None = None
+
+    def take(self, output: int, gradients: Sequence[Tensor | None]) -> None:
+        """Keep the sensitivities of an output."""
+        found = self._arranged(gradients)
+        if self.values is None:
+            if found is None:
+                return
+            groups, samples, q, positions = found.shape
+            # Products want the positions last, but turning many small parts takes longer.
+            if len(self.positions) > 1 and _features_last(found):
+                room = found.new_empty(groups, samples, self.size.outputs, positions, q).transpose(3, 4)
+            else:
+                room = found.new_empty(groups, samples, self.size.outputs, q, positions)
+            self.values = room
+            self.values[:, :, :output] = 0
+        self.values[:, :, output] = 0 if found is None else found
+
+
+def _features_last(values: Tensor) -> bool:
+    """Whether the features of (groups, samples, q, T) are neighbours in memory."""
+    return values.stride(2) == 1
+
+
+def _side_by_side(parts: Sequence[Tensor]) -> Tensor:
+    """(groups, samples, q, T) with the positions of all parts, laid out in memory as they are."""
+    if len(parts) == 1:
+        return parts[0]
+    if _features_last(parts[0]):
+        return torch.cat([part.transpose(2, 3) for part in parts], 2).transpose(2, 3)
+    return torch.cat(list(parts), 3)
+
+
+class GradientCollector(Collector):
+    """A collector that ends with per-sample gradients in the source's own layout."""
+
+    gradient: Tensor | None = None  # (samples, outputs, entries); None if none arrived
+
+
+class FormedGradients(_Products, GradientCollector):
+    """Per-sample gradients, formed in every backward pass so that no sensitivity needs to be kept.
+
+    ``with_bias``: also those of a bias that is added to the same products.
+    """
+
+    bias: Tensor | None = None
+
+    def __init__(self, tape: Tape, source: Source, size: Size, with_bias: bool = False) -> None:
+        super().__init__(tape, source, size)
+        if not self.is_table:
+            # (groups, samples, T, p): products run faster.
+            self.inputs = self.inputs.transpose(2, 3).contiguous()
+        self._with_bias = with_bias
+
+    def take(self, output: int, gradients: Sequence[Tensor | None]) -> None:
+        """Form the gradients of an output."""
+        found = self._arranged(gradients)
+        if found is None:
+            if self.gradient is not None:
+                self.gradient[:, output] = 0
+            return
+        groups, samples, q, _ = found.shape
+        if self.gradient is None:
+            self.gradient = found.new_empty(samples, self.size.outputs, prod(self.shape))
+            self.gradient[:, :output] = 0
+        self._form(found, self.gradient[:, output])
+        if self._with_bias:
+            if self.bias is None:
+                self.bias = found.new_zeros(samples, self.size.outputs, groups * q)
+            self.bias[:, output] = found.sum(-1).transpose(0, 1).reshape(samples, -1)
+
+    def _form(self, sensitivities: Tensor, target: Tensor) -> None:
+        """Sum over positions of (sensitivity) x (input), written into (samples, entries)."""
+        groups, samples, q, _ = sensitivities.shape
+        if self.is_table:
+            rows = target.zero_().view(samples, self.shape[0], q)
+            index = self.inputs[:, :, None].expand(-1, -1, q)
+            rows.scatter_add_(1, index, sensitivities[0].transpose(1, 2))
+            return
+        for group in range(groups):
+            mine, weights = sensitivities[group], self.inputs[group]
+            into = target.view(samples, groups, -1)[:, group]
+            if self._sites[0].inputs_first:
+                shaped = into.view(samples, -1, q)
+                torch.bmm(weights.transpose(1, 2), mine.transpose(1, 2), out=shaped)
+            else:
+                torch.bmm(mine, weights, out=into.view(samples, q, -1))
+
+
+class Sums(GradientCollector):
+    """Per-sample gradients of a source that is added, multiplied or copied, summed over its uses."""
+
+    def __init__(self, tape: Tape, source: Source, size: Size) -> None:
+        self.edges = [(use.node, 0) for use in source.uses]
+        self._tape, self._source, self._size = tape, source, size
+
+    def take(self, output: int, gradients: Sequence[Tensor | None]) -> None:
+        """Add the gradients of an output."""
+        size, shape = self._size, self._source.shape
+        for use, gradient in zip(self._source.uses, gradients):
+            if gradient is None:
+                continue
+            values = per_sample_sum(self._tape, use, shape, size.samples, gradient)
+            if self.gradient is None:
+                self.gradient = values.new_zeros(size.samples, size.outputs, prod(shape), dtype=size.dtype)
+            self.gradient[:, output] += values
+
+
+def gradient_collectors(
+    tape: Tape, source: Source, size: Size, with_bias: bool = False
+) -> list[GradientCollector]:
+    """Collectors for all uses of a source; uses of the same kind share one."""
+    products: dict[tuple[str, type[ProductSite], int], list[Use]] = {}
+    sums = []
+    for use in source.uses:
+        if is_product(tape, use.node, use.position):
+            site = product_site(tape, use, source.shape, size.samples)
+            products.setdefault((tape.names[use.node], type(site), site.groups), []).append(use)
+        else:
+            sums.append(use)
+    found: list[GradientCollector] = [
+        FormedGradients(tape, replace(source, uses=uses), size, with_bias) for uses in products.values()
+    ]
+    if sums:
+        found.append(Sums(tape, replace(source, uses=sums), size))
+    return found
 
 
 class BlockCapture:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from foretrain.empirical.autograd_graph.sites import UnreadableError
 from foretrain.empirical.autograd_graph.tape import Probe, Tape, fixed_normal, read
-from foretrain.empirical.models.batches import Batch
+from foretrain.empirical.models.arguments import Batch
 from foretrain.empirical.models.model import (
     Model,
     close,
@@ -24,13 +24,20 @@ from foretrain.empirical.models.model import (
 )
 from foretrain.empirical.tangent_kernel.capture import (
     BlockCapture,
-    Counted,
     Key,
     backward_passes,
     unit_cotangent,
 )
 from foretrain.empirical.tangent_kernel.factors import Factor, Gradients
-from foretrain.empirical.tangent_kernel.planning import GraphChangedError, Job, Plan, Planner, Route, routes
+from foretrain.empirical.tangent_kernel.planning import (
+    Counted,
+    GraphChangedError,
+    Job,
+    Plan,
+    Planner,
+    Route,
+    routes,
+)
 from foretrain.support.memory import without_collection
 from foretrain.support.progress import track
 

@@ -7,15 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from functools import cached_property, reduce
+from math import prod
+from typing import Literal
 
 import torch
+from torch import Tensor
 
 from foretrain.empirical.autograd_graph.sites import UnreadableError
 from foretrain.empirical.autograd_graph.structure import Block, Structure, analyse
 from foretrain.empirical.autograd_graph.tape import Probe
-from foretrain.empirical.tangent_kernel.capture import BlockCapture, Counted, Key, Share, Way
-from foretrain.empirical.tangent_kernel.collectors import FormedGradients, Site
+from foretrain.empirical.tangent_kernel.capture import BlockCapture, FormedGradients, Key, Site
 
+Way = Literal["gram", "pairs", "gradient", "sum", "derived", "per sample", "unused"]
 Place = tuple[str, int | None]  # a parameter, and which part of it
 
 # Relative agreement of a block's Gram with the gradient's length, on few samples.
@@ -27,6 +31,78 @@ _FORMING = 1.5
 _PAIRING = 2.0
 _LARGE = 1024
 _FLOPS_PER_ENTRY = 60.0  # that a machine does while it moves one number to memory and back
+
+
+@dataclass(frozen=True, eq=False)
+class Counted:
+    """The parameters that count, with the rate of each and the label under which its contribution is summed."""
+
+    parameters: Mapping[str, Tensor]
+    rates: Mapping[str, float]
+    labels: Mapping[str, str]
+
+    @cached_property
+    def dtype(self) -> torch.dtype:
+        """That of the kernel: the widest of the parameters, single at least, which sums of many products need."""
+        return reduce(torch.promote_types, (value.dtype for value in self.parameters.values()), torch.float32)
+
+
+@dataclass(frozen=True)
+class Share:
+    """A block of parameters, the way it takes, and which bias goes with it."""
+
+    block: Block
+    way: Way
+    counted: Counted
+    bias: str | None = None
+    piece: int | None = None  # which part of a parameter that is used in parts
+    late: bool = False  # per-sample gradients are formed when they are multiplied
+
+    @property
+    def keeps_sensitivities(self) -> bool:
+        """Whether the sensitivities of all outputs are kept, not gradients formed of them."""
+        return self.way in ("gram", "pairs") or self.late
+
+    @property
+    def key(self) -> Key:
+        """What tells the share from others in every chunk; a parameter comes first."""
+        name = self.block.parameters[0]
+        return (name,) if self.piece is None else (name, f"part {self.piece}")
+
+    @property
+    def place(self) -> tuple[str, int | None]:
+        """The first parameter and which part of it."""
+        return self.block.parameters[0], self.piece
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """All parameters whose contribution is in the factor."""
+        return self.block.parameters if self.bias is None else (*self.block.parameters, self.bias)
+
+    def goes_with(self, other: Share) -> bool:
+        """Whether the factors of another graph can be multiplied with mine."""
+        mine, its = self.block, other.block
+        layouts = [source.made for source in mine.sources], [source.made for source in its.sources]
+        return (
+            mine.parameters == its.parameters
+            and mine.direct == its.direct
+            and self.bias == other.bias
+            and (not mine.direct or layouts[0] == layouts[1])
+        )
+
+    def formed(self) -> list[tuple[Key, str, int]]:
+        """Key, parameter and entries of all gradients that are formed."""
+        parameters = self.counted.parameters
+        if self.way in ("gram", "pairs"):
+            return []
+        if not self.block.direct and not self.late:
+            return [((name,), name, parameters[name].numel()) for name in self.block.parameters]
+        found: list[tuple[Key, str, int]] = []
+        if not self.late:
+            found.append((self.key, self.block.parameters[0], prod(self.block.sources[0].shape)))
+        if self.bias is not None:
+            found.append(((self.bias,), self.bias, parameters[self.bias].numel()))
+        return found
 
 
 @dataclass(frozen=True)

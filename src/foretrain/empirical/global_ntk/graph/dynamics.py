@@ -26,7 +26,7 @@ from foretrain.empirical.global_ntk.graph.states import (
     layout,
     named_states,
 )
-from foretrain.empirical.models.batches import Batch, as_batch
+from foretrain.empirical.models.arguments import Batch, as_batch, chosen, trainable
 from foretrain.empirical.models.model import (
     explained,
     refuse_checkpoints,
@@ -35,7 +35,6 @@ from foretrain.empirical.models.model import (
     refuse_not_finite,
     refuse_random,
 )
-from foretrain.empirical.models.parameters import chosen, trainable
 from foretrain.operators import SumSpace
 from foretrain.operators.spaces import VectorSpace
 from foretrain.support.errors import InputError

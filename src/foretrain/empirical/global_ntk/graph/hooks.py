@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from foretrain.empirical.global_ntk.graph.states import StateName
 from foretrain.empirical.kernel_operator.passes import differentiable_kernels
-from foretrain.empirical.models.batches import Batch
+from foretrain.empirical.models.arguments import Batch
 from foretrain.empirical.models.model import Model, refused_checkpoints, unchanged
 from foretrain.support.errors import InputError, NotSupportedError
 

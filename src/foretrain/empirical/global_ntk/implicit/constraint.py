@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from foretrain.empirical.global_ntk.graph.passes import Carrier
 from foretrain.empirical.kernel_operator.passes import differentiable_kernels
+from foretrain.empirical.models.arguments import chosen, trainable
 from foretrain.empirical.models.model import explained, refuse_ill_defined, unchanged
-from foretrain.empirical.models.parameters import chosen, trainable
 from foretrain.support.errors import InputError, NotSupportedError
 
 _DECOUPLED = {torch.float64: 1e-9, torch.float32: 1e-4}
