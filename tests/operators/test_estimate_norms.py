@@ -96,9 +96,9 @@ def test_small_pairs_are_exact() -> None:
 
 def test_bad_pairs_are_refused_and_short_budgets_warn() -> None:
     a = Matrix(random_matrix(6, 9))
-    with pytest.raises(InputError, match="same spaces"):
+    with pytest.raises(InputError, match="different spaces"):
         inner(a, Matrix(random_matrix(9, 6)))
-    with pytest.raises(InputError, match="same spaces"):
+    with pytest.raises(InputError, match="different kinds"):
         cosine(a, Matrix(random_matrix(6, 9).float()))
     with pytest.raises(InputError, match="zero is not defined"):
         cosine(a, Matrix(torch.zeros(6, 9, dtype=torch.float64)))

@@ -12,6 +12,7 @@ from foretrain.cli.frame import Command, Seed
 from foretrain.cli.models import as_inputs, check_takes, model_from
 from foretrain.cli.options import Engine, Model, Workers, whole_numbers_in
 from foretrain.support.answers import Answer
+from foretrain.support.arguments import not_negative
 from foretrain.support.errors import InputError, NotEnoughMemoryError
 from foretrain.support.memory import parse_bytes
 
@@ -55,7 +56,6 @@ def ntk(
     times and never holds it whole: leading eigenvalues, spectral density, effective rank, the layers' shares,
     and how the targets y lie in it.
     """
-    from foretrain.empirical.kernel_analysis.arguments import checked_ridge
     from foretrain.empirical.kernel_analysis.summary import summarise, trace_shares
     from foretrain.support.loading import load_samples
 
@@ -72,7 +72,7 @@ def ntk(
     options |= _storage(store, engine, workers, memory, anew, context.params.get("save"))
     found = load_samples(data)
     if ridge is not None:
-        checked_ridge(ridge)
+        not_negative("ridge", ridge)
         if found.y is None:
             raise InputError(f"{data} has no y: add targets, or leave out --ridge.")
     if test and found.x_test is None:

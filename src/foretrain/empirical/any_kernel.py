@@ -13,7 +13,6 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from foretrain.operators import Operator, Space, Vector
-from foretrain.operators.dense_forms import linear_operator
 from foretrain.operators.estimators import Estimate, SpectralDensity, effective_rank, spectral_density
 from foretrain.operators.estimators.estimate import exact
 from foretrain.operators.estimators.modes import spectrum_figure
@@ -24,8 +23,6 @@ from foretrain.support.errors import ForetrainError, InputError
 from foretrain.support.seeds import Seed
 
 if TYPE_CHECKING:
-    from scipy.sparse.linalg import LinearOperator
-
     from foretrain.empirical.kernel_analysis import (
         KernelAlignment,
         KernelRegression,
@@ -49,6 +46,7 @@ class AnyKernel(Operator):
     """
 
     dtypes = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+    scipy_dtype = np.float64  # of vectors there; products have the kernel's precision
     streamed = False
 
     def __init__(
@@ -110,10 +108,6 @@ class AnyKernel(Operator):
         if not bool(torch.isfinite(given).all()):
             raise InputError("the vector has entries that are not finite: remove nan and inf first.")
         return given
-
-    def linear_operator(self) -> LinearOperator:
-        """The same for scipy: flat float64 vectors, columns side by side; products have the kernel's precision."""
-        return linear_operator(self, np.float64)
 
     def effective_rank(self, **options: Any) -> Estimate:
         """The participation ratio trace² / sum of squares, exactly where norms are known; see ``effective_rank``."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from foretrain.operators.flat_blocks import basis_rows
-from foretrain.operators.operator import Operator
+from foretrain.operators.linear_map import LinearMap
 from foretrain.operators.spaces import Space, SumSpace
 from foretrain.support.memory import require_memory
 from foretrain.support.progress import track
@@ -19,77 +19,85 @@ if TYPE_CHECKING:
     import xarray
 
 
-def dense(operator: Operator) -> Tensor:
-    """The matrix (codomain size, domain size), from products with the basis of the smaller side in blocks."""
-    rows, columns = operator.matrix_shape
-    by_rows = rows < columns and operator.has_adjoint
-    count = rows if by_rows else columns
-    block = min(operator.best_block, count) * (rows + columns)
-    available = torch.cuda.mem_get_info(operator.device)[0] if operator.device.type == "cuda" else None
-    require_memory(
-        (rows * columns + block) * torch.finfo(operator.dtype).bits // 8,
-        f"the dense form of {rows} × {columns} numbers",
-        "use products, partial traces or top_modes, or restrict the operator first",
-        available=available,
-    )
-    matrix = torch.empty(rows, columns, dtype=operator.dtype, device=operator.device)
-    starts = range(0, count, operator.best_block)
-    for start in track(starts, "products for the dense form"):
-        stop = min(start + operator.best_block, count)
-        basis = basis_rows(start, stop, count, dtype=operator.dtype, device=operator.device)
-        if by_rows:
-            matrix[start:stop] = operator.apply_adjoint(basis)
-        else:
-            matrix[:, start:stop] = operator.apply(basis).T
-    return matrix
+class DenseForms(LinearMap):
+    """Dense forms of a linear map, each by its products."""
 
+    scipy_dtype: Any = None  # of the scipy view, if not the map's own
 
-def to_xarray(operator: Operator) -> xarray.DataArray:
-    """The dense form with the codomain's axes, then the domain's; a name met again gets a number: unit, unit_2.
+    def dense(self) -> Tensor:
+        """The matrix (codomain size, domain size), row-major in axis order, as the products give it.
 
-    A direct sum is one dim ``entry`` with the coordinate ``member``.
-    """
-    import xarray
+        They are taken with the basis of the smaller side, in blocks. Symmetric operators are not symmetrised: in
+        float32 the rounding of the products stays visible.
+        """
+        rows, columns = self.matrix_shape
+        by_rows = rows < columns and self.has_adjoint
+        count = rows if by_rows else columns
+        block = min(self.best_block, count) * (rows + columns)
+        available = torch.cuda.mem_get_info(self.device)[0] if self.device.type == "cuda" else None
+        require_memory(
+            (rows * columns + block) * torch.finfo(self.dtype).bits // 8,
+            f"the dense form of {rows} × {columns} numbers",
+            "use products, partial traces or top_modes, or restrict the operator first",
+            available=available,
+        )
+        matrix = torch.empty(rows, columns, dtype=self.dtype, device=self.device)
+        starts = range(0, count, self.best_block)
+        for start in track(starts, "products for the dense form"):
+            stop = min(start + self.best_block, count)
+            basis = basis_rows(start, stop, count, dtype=self.dtype, device=self.device)
+            if by_rows:
+                matrix[start:stop] = self.apply_adjoint(basis)
+            else:
+                matrix[:, start:stop] = self.apply(basis).T
+        return matrix
 
-    dims: list[str] = []
-    coordinates: dict[str, Any] = {}
-    shape: list[int] = []
-    for space in (operator.codomain, operator.domain):
-        axes = space.axes if isinstance(space, Space) else [("entry", space.size)]
-        names = [name for name, _ in axes]
-        fresh = [_fresh_name(name, [*dims, *names[:i]]) for i, name in enumerate(names)]
-        if isinstance(space, SumSpace):
-            members = np.repeat(space.names, [member.size for member in space.members.values()])
-            coordinates[_fresh_name("member", [*coordinates])] = (fresh[0], members)
-        dims += fresh
-        shape += [size for _, size in axes]
-    values = dense(operator).cpu().numpy().reshape(shape)
-    return xarray.DataArray(values, dims=dims, coords=coordinates)
+    def to_xarray(self) -> xarray.DataArray:
+        """The dense form with labels: dims of the codomain, then of the domain (``unit``, ``unit_2``).
 
+        A direct sum is one dim ``entry`` with the coordinate ``member``.
+        """
+        import xarray
 
-def linear_operator(operator: Operator, dtype: Any = None) -> scipy.sparse.linalg.LinearOperator:
-    """A scipy view on flat numpy vectors, in the operator's dtype or another; scipy's blocks have them as columns."""
-    from scipy.sparse.linalg import LinearOperator
+        dims: list[str] = []
+        coordinates: dict[str, Any] = {}
+        shape: list[int] = []
+        for space in (self.codomain, self.domain):
+            axes = space.axes if isinstance(space, Space) else [("entry", space.size)]
+            names = [name for name, _ in axes]
+            fresh = [_fresh_name(name, [*dims, *names[:i]]) for i, name in enumerate(names)]
+            if isinstance(space, SumSpace):
+                members = np.repeat(space.names, [member.size for member in space.members.values()])
+                coordinates[_fresh_name("member", [*coordinates])] = (fresh[0], members)
+            dims += fresh
+            shape += [size for _, size in axes]
+        values = self.dense().cpu().numpy().reshape(shape)
+        return xarray.DataArray(values, dims=dims, coords=coordinates)
 
-    kind = np.dtype(dtype or (np.float32 if operator.dtype == torch.float32 else np.float64))
+    def linear_operator(self) -> scipy.sparse.linalg.LinearOperator:
+        """A scipy view on flat numpy vectors; scipy's blocks have their vectors as columns."""
+        from scipy.sparse.linalg import LinearOperator
 
-    def on_columns(product: Any) -> Any:
-        def columns(block: Any) -> Any:
-            flat = torch.as_tensor(np.ascontiguousarray(np.atleast_2d(block.T)))
-            result = product(flat.to(dtype=operator.dtype, device=operator.device))
-            return result.to(torch.float64).cpu().numpy().astype(kind).T.reshape(-1, *block.shape[1:])
+        own = np.float32 if self.dtype == torch.float32 else np.float64
+        kind = np.dtype(self.scipy_dtype or own)
 
-        return columns
+        def on_columns(product: Any) -> Any:
+            def columns(block: Any) -> Any:
+                flat = torch.as_tensor(np.ascontiguousarray(np.atleast_2d(block.T)))
+                result = product(flat.to(dtype=self.dtype, device=self.device))
+                return result.to(torch.float64).cpu().numpy().astype(kind).T.reshape(-1, *block.shape[1:])
 
-    forward, backward = on_columns(operator.apply), on_columns(operator.apply_adjoint)
-    return LinearOperator(
-        shape=operator.matrix_shape,
-        matvec=forward,
-        rmatvec=backward,
-        matmat=forward,
-        rmatmat=backward,
-        dtype=kind,
-    )
+            return columns
+
+        forward, backward = on_columns(self.apply), on_columns(self.apply_adjoint)
+        return LinearOperator(
+            shape=self.matrix_shape,
+            matvec=forward,
+            rmatvec=backward,
+            matmat=forward,
+            rmatmat=backward,
+            dtype=kind,
+        )
 
 
 def _fresh_name(name: str, taken: list[str]) -> str:

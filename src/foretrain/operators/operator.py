@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from foretrain.operators import estimators
-from foretrain.operators.linear_map import LinearMap
+from foretrain.operators.dense_forms import DenseForms
 from foretrain.operators.spaces import VectorSpace
 from foretrain.operators.vectors import adopt, holds_one_vector
 from foretrain.support.answers import Answer
@@ -38,17 +38,14 @@ from foretrain.support.errors import InputError
 from foretrain.support.seeds import Seed
 
 if TYPE_CHECKING:
-    import scipy.sparse.linalg
-    import xarray
-
     from foretrain.operators.checks import OperatorCheck
     from foretrain.operators.comparison import OperatorComparison
-    from foretrain.operators.estimators import Estimate, Modes
+    from foretrain.operators.estimators import Modes
 
 _DRAWN = 20  # leading values of a picture
 
 
-class Operator(LinearMap):
+class Operator(DenseForms):
     """A linear map from ``domain`` to ``codomain`` (the same space unless given), real, in one dtype on one device.
 
     ``symmetric`` and ``positive`` (symmetric and positive semi-definite) are declarations that choose algorithms:
@@ -190,27 +187,6 @@ class Operator(LinearMap):
 
         return pair_sum(self, over, normalize=normalize)
 
-    def dense(self) -> Tensor:
-        """The matrix (codomain size, domain size), row-major in axis order, as the products give it.
-
-        Symmetric operators are not symmetrised: in float32 the rounding of the products stays visible.
-        """
-        from foretrain.operators.dense_forms import dense
-
-        return dense(self)
-
-    def to_xarray(self) -> xarray.DataArray:
-        """The dense form with labels: dims of the codomain, then of the domain (``unit``, ``unit_2``)."""
-        from foretrain.operators.dense_forms import to_xarray
-
-        return to_xarray(self)
-
-    def linear_operator(self) -> scipy.sparse.linalg.LinearOperator:
-        """A scipy view on flat numpy vectors."""
-        from foretrain.operators.dense_forms import linear_operator
-
-        return linear_operator(self)
-
     def compare(
         self, other: Operator, *, tolerance: float | None = None, probes: int = 32, seed: Seed = 0
     ) -> OperatorComparison:
@@ -225,43 +201,12 @@ class Operator(LinearMap):
 
         return check(self, tolerance=tolerance, seed=seed)
 
+    trace = estimators.trace
     frobenius_norm = estimators.frobenius_norm
+    inner = estimators.inner
+    cosine = estimators.cosine
     effective_rank = estimators.effective_rank
     spectral_density = estimators.spectral_density
-
-    def trace(
-        self,
-        *,
-        method: str = "auto",
-        accuracy: float = 0.01,
-        products: int | None = None,
-        seed: Seed = 0,
-    ) -> Estimate:
-        """The trace; see ``foretrain.operators.estimators.trace``."""
-        if self.domain != self.codomain:
-            raise InputError(
-                f"a trace needs one space, but this operator goes from {self.domain.describe()} to "
-                f"{self.codomain.describe()}: bring both sides together with tensor_like(space)."
-            )
-        return estimators.trace(self, method=method, accuracy=accuracy, products=products, seed=seed)
-
-    def inner(
-        self, other: Operator, *, accuracy: float = 0.01, products: int | None = None, seed: Seed = 0
-    ) -> Estimate:
-        """The inner product tr(A* B); see ``foretrain.operators.estimators.inner``."""
-        from foretrain.operators.algebra import check_same_spaces
-
-        check_same_spaces(self, other)
-        return estimators.inner(self, other, accuracy=accuracy, products=products, seed=seed)
-
-    def cosine(
-        self, other: Operator, *, accuracy: float = 0.01, products: int | None = None, seed: Seed = 0
-    ) -> Estimate:
-        """The cosine of the angle to another operator; see ``foretrain.operators.estimators.cosine``."""
-        from foretrain.operators.algebra import check_same_spaces
-
-        check_same_spaces(self, other)
-        return estimators.cosine(self, other, accuracy=accuracy, products=products, seed=seed)
 
     def top_modes(
         self, k: int, *, tolerance: float = 1e-6, products: int | None = None, seed: Seed = 0

@@ -6,9 +6,9 @@
 ``solve``          the state of an equilibrium model
 """
 
-from foretrain.empirical.global_ntk.entry import global_ntk
 from foretrain.empirical.global_ntk.implicit.equilibrium import solve
 from foretrain.empirical.global_ntk.kernel import GlobalNTK
+from foretrain.empirical.global_ntk.model_kernel import global_ntk
 from foretrain.empirical.global_ntk.reduced_views import ReducedView, reduced_view
 from foretrain.empirical.global_ntk.summary import GlobalSummary, global_summary
 

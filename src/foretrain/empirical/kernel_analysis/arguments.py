@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from foretrain.empirical.any_kernel import AnyKernel, as_tensor
-from foretrain.empirical.tangent_kernel.result import TangentKernel
+from foretrain.empirical.tangent_kernel.written_kernel import TangentKernel
 from foretrain.operators import Operator
-from foretrain.support.arguments import not_negative, whole_number
+from foretrain.support.arguments import whole_number
 from foretrain.support.errors import InputError
 
 Array: TypeAlias = NDArray[np.float64]
@@ -142,16 +142,6 @@ PROBES = 64
 def checked_top(top: int | None, otherwise: int, size: int) -> int:
     """How many modes: those asked for or, where nothing is said, ``otherwise``; never more than there are."""
     return min(otherwise if top is None else whole_number("top", top), size)
-
-
-def checked_probes(probes: int) -> int:
-    """As many as a standard error needs."""
-    return whole_number("probes", probes, least=2)
-
-
-def checked_ridge(ridge: float) -> float:
-    """A finite number that is not negative."""
-    return not_negative("ridge", ridge)
 
 
 def refuse_zero(largest: float) -> None:

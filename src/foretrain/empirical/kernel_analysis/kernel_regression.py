@@ -19,7 +19,6 @@ from foretrain.empirical.kernel_analysis.arguments import (
     as_kernel,
     as_outputs,
     as_targets,
-    checked_ridge,
     positive,
 )
 from foretrain.empirical.kernel_analysis.matrix_functions import (
@@ -27,8 +26,9 @@ from foretrain.empirical.kernel_analysis.matrix_functions import (
     lanczos,
     nystrom_preconditioner,
 )
-from foretrain.empirical.tangent_kernel.result import TangentKernel
+from foretrain.empirical.tangent_kernel.written_kernel import TangentKernel
 from foretrain.support.answers import Answer, Result, Table, labelled, picked
+from foretrain.support.arguments import not_negative
 from foretrain.support.errors import InputError
 from foretrain.support.memory import available_bytes
 from foretrain.support.user_warnings import warn_user
@@ -146,7 +146,7 @@ def regression(
     >>> regression(np.diag([1.0, 2.0]), [1.0, 1.0], time=1.0).predictions.ravel().round(4).tolist()
     [0.6321, 0.8647]
     """
-    ridge = checked_ridge(ridge)
+    ridge = not_negative("ridge", ridge)
     if time is not None and not (np.isfinite(time) and time >= 0):
         raise InputError(f"`time` is {time}, but it must be finite and not negative, or None for the end.")
     kernel, test = as_kernel(kernel), None if test is None else as_kernel(test)

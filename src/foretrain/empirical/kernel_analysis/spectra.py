@@ -15,8 +15,6 @@ from foretrain.empirical.kernel_analysis.arguments import (
     Array,
     Kernel,
     as_kernel,
-    checked_probes,
-    checked_ridge,
     checked_top,
     positive,
     refuse_zero,
@@ -28,11 +26,12 @@ from foretrain.empirical.kernel_analysis.modes import (
     leading_modes,
     rest_of_norms,
 )
-from foretrain.empirical.tangent_kernel.result import TangentKernel
+from foretrain.empirical.tangent_kernel.written_kernel import TangentKernel
 from foretrain.operators.estimators import SpectralDensity
 from foretrain.operators.estimators.estimate import plus_minus, standard_error
 from foretrain.operators.estimators.modes import spectrum_figure
 from foretrain.support.answers import Answer, Result, Table, labelled, picked
+from foretrain.support.arguments import not_negative, whole_number
 from foretrain.support.seeds import Seed, spawn
 
 _SHOWN = 12  # eigenvalues of a table
@@ -174,7 +173,7 @@ def condition_number(kernel: Kernel, ridge: float = 0.0, seed: Seed = 0) -> floa
     It bounds how much longer gradient descent takes for the slowest mode than for the fastest. The larger the answer,
     the more often a stored kernel is read, up to 300 times; its relative error is below 1e-4, or a warning says so.
     """
-    ridge, kernel = checked_ridge(ridge), as_kernel(kernel)
+    ridge, kernel = not_negative("ridge", ridge), as_kernel(kernel)
     kernel.require_symmetric("condition number")
     if kernel.matrix_in_memory("a condition number") is not None:
         values = spectrum(kernel).eigenvalues
@@ -202,7 +201,7 @@ def _of_leading(kernel: AnyKernel, top: int, probes: int, seed: Seed) -> KernelS
     refuse_zero(float(found.values[0]))
     errors = 0.0, 0.0
     if norms is None:
-        norms, errors = _sampled_norms(kernel, found, checked_probes(probes), probes_seed)
+        norms, errors = _sampled_norms(kernel, found, whole_number("probes", probes, least=2), probes_seed)
     complete = len(found.values) == kernel.size
     return KernelSpectrum(
         eigenvalues=np.ascontiguousarray(found.values),

@@ -25,7 +25,7 @@ from foretrain.empirical.kernel_analysis.target_alignment import KernelAlignment
 from foretrain.empirical.models.arguments import as_batch
 from foretrain.empirical.stored_kernel.reading import StoredKernel
 from foretrain.empirical.tangent_kernel.kernel import ntk
-from foretrain.empirical.tangent_kernel.result import TangentKernel, shares_of
+from foretrain.empirical.tangent_kernel.written_kernel import TangentKernel, shares_of
 from foretrain.operators.estimators import SpectralDensity
 from foretrain.operators.estimators.density import density_of, probed
 from foretrain.operators.estimators.estimate import KernelEstimate, plus_minus, stated_seed

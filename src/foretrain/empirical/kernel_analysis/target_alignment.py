@@ -15,7 +15,6 @@ from foretrain.empirical.kernel_analysis.arguments import (
     Kernel,
     Targets,
     as_kernel,
-    checked_probes,
     checked_top,
     directed_targets,
     refuse_zero,
@@ -41,6 +40,7 @@ from foretrain.support.answers import (
     labelled,
     picked,
 )
+from foretrain.support.arguments import whole_number
 from foretrain.support.errors import InputError
 from foretrain.support.seeds import Seed, spawn
 
@@ -131,7 +131,7 @@ def alignment(
     if matrix is None and wanted == kernel.size:
         matrix = written_out(kernel).matrix_in_memory("an alignment")
     if matrix is None:
-        found = _sampled(kernel, wanted, checked_probes(probes), seed)
+        found = _sampled(kernel, wanted, whole_number("probes", probes, least=2), seed)
     else:
         found = _written(matrix, kernel.samples[0])
     return _aligned(found, kernel, targets, wanted)

@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -113,22 +114,16 @@ def _backward(outputs: Tensor, parameters: Mapping[str, Tensor], vector: Tensor,
     }
 
 
-def push_forward_mode(linear: Linearised, batch: Batch, tangents: Values) -> Tensor:
-    """J t by forward mode, one pass each."""
-    along = _along(linear, batch)
+def push_forward_mode(linear: Linearised, batch: Batch, tangents: Values, together: bool) -> Tensor:
+    """J t by forward mode, all tangents in one pass or one after the other."""
+    along, count = _along(linear, batch), _count(tangents)
     with differentiable_kernels():
+        if together and count > 1:
+            found: Tensor = torch.func.vmap(along)(tangents)
+            return found
         return torch.stack(
-            [along({name: value[i] for name, value in tangents.items()}) for i in range(_count(tangents))]
+            [along({name: value[i] for name, value in tangents.items()}) for i in range(count)]
         )
-
-
-def push_forward_mode_many(linear: Linearised, batch: Batch, tangents: Values) -> Tensor:
-    """J t by forward mode, all tangents in one pass."""
-    if _count(tangents) == 1:
-        return push_forward_mode(linear, batch, tangents)
-    with differentiable_kernels():
-        found: Tensor = torch.func.vmap(_along(linear, batch))(tangents)
-    return found
 
 
 def _count(tangents: Values) -> int:
@@ -149,34 +144,19 @@ def _along(linear: Linearised, batch: Batch) -> Callable[[Values], Tensor]:
     return along
 
 
-def push_double_backward(linear: Linearised, batch: Batch, tangents: Values) -> Tensor:
-    """J t as the gradient by u of t . J^T u."""
+def push_double_backward(linear: Linearised, batch: Batch, tangents: Values, together: bool) -> Tensor:
+    """J t as the gradient by u of t . J^T u, of all tangents at once or one after the other."""
+    count = _count(tangents)
     with differentiable_kernels():
         u, gradients = _gradients_of(linear, batch)
         if not gradients:
-            return u.new_zeros(_count(tangents), *u.shape)
-        return torch.stack(
-            [
-                torch.autograd.grad(
-                    list(gradients.values()), u, [tangents[name][i] for name in gradients], retain_graph=True
-                )[0]
-                for i in range(_count(tangents))
-            ]
-        )
-
-
-def push_double_backward_many(linear: Linearised, batch: Batch, tangents: Values) -> Tensor:
-    """The same for all tangents at once."""
-    if _count(tangents) == 1:
-        return push_double_backward(linear, batch, tangents)
-    with differentiable_kernels():
-        u, gradients = _gradients_of(linear, batch)
-        if not gradients:
-            return u.new_zeros(_count(tangents), *u.shape)
-        (found,) = torch.autograd.grad(
-            list(gradients.values()), u, [tangents[name] for name in gradients], is_grads_batched=True
-        )
-        return found
+            return u.new_zeros(count, *u.shape)
+        ends, given = list(gradients.values()), [tangents[name] for name in gradients]
+        if together and count > 1:
+            (found,) = torch.autograd.grad(ends, u, given, is_grads_batched=True)
+            return found
+        each = [[values[i] for values in given] for i in range(count)]
+        return torch.stack([torch.autograd.grad(ends, u, one, retain_graph=True)[0] for one in each])
 
 
 def _gradients_of(linear: Linearised, batch: Batch) -> tuple[Tensor, Values]:
@@ -222,10 +202,10 @@ class Way:
 
 
 _PUSHES = (
-    Way(push_forward_mode_many, "forward mode", True, True),
-    Way(push_forward_mode, "forward mode", False),
-    Way(push_double_backward_many, "double backward", True, True),
-    Way(push_double_backward, "double backward", False),
+    Way(partial(push_forward_mode, together=True), "forward mode", True, True),
+    Way(partial(push_forward_mode, together=False), "forward mode", False),
+    Way(partial(push_double_backward, together=True), "double backward", True, True),
+    Way(partial(push_double_backward, together=False), "double backward", False),
     Way(push_rows, "one backward pass per output", True),
 )
 _PULLS = (Way(pull_many, "backward", True, True), Way(pull_one, "backward", False))

@@ -34,7 +34,7 @@ from foretrain.empirical.models.model import (
 from foretrain.empirical.tangent_kernel.engine import Engine, Factors, probe
 from foretrain.empirical.tangent_kernel.factors import add_products, add_symmetric_products, rows_of
 from foretrain.empirical.tangent_kernel.planning import Counted, Job
-from foretrain.empirical.tangent_kernel.result import TangentKernel
+from foretrain.empirical.tangent_kernel.written_kernel import TangentKernel
 from foretrain.support.errors import InputError, unknown_name
 from foretrain.support.memory import available_bytes, require_memory
 from foretrain.support.progress import Progress

@@ -142,13 +142,9 @@ class _Pair:
     """Two operators between the same spaces and what probes see of them: rows |A w|², |B w|², (A w) · (B w)."""
 
     def __init__(self, a: Operator, b: Operator, seed: Seed, *, up_to_exact: bool) -> None:
-        sizes = [(op.domain.size, op.codomain.size) for op in (a, b)]
-        if sizes[0] != sizes[1] or a.dtype != b.dtype or a.device != b.device:
-            raise InputError(
-                f"two operators can be compared when both go between the same spaces in one dtype on one device, but "
-                f"these go from and to dimensions {sizes[0]} in {a.dtype} on {a.device} and {sizes[1]} in {b.dtype} "
-                f"on {b.device}."
-            )
+        from foretrain.operators.algebra import check_same_spaces
+
+        check_same_spaces(a, b)
         self._first, self._second = (Counted(op, up_to_exact=up_to_exact) for op in (a, b))
         self.operators = (a, b)
         self._source = Source(a, seed)

@@ -187,15 +187,6 @@ def orthonormal_rows(rows: Tensor, basis: Tensor, rounds: int = 2) -> Tensor:
     return rows
 
 
-def require_square(operator: Operator, what: str) -> None:
-    """Refuse operators between different spaces where only endomorphisms make sense."""
-    if operator.domain.size != operator.codomain.size:
-        raise InputError(
-            f"a {what} needs an operator that stays in its space, but this one goes from dimension "
-            f"{operator.domain.size} to {operator.codomain.size}: use A* A or A A*."
-        )
-
-
 def in_double(operator: Operator) -> Callable[[Tensor], Tensor]:
     """Products with rows in double precision on the CPU, whatever the operator works in."""
 

@@ -33,7 +33,6 @@ from foretrain.operators.estimators.probes import (
     dots,
     gram,
     orthonormal_rows,
-    require_square,
 )
 from foretrain.operators.estimators.ranges import RangeSketch, grow_tested, plain_or_tested
 from foretrain.support.errors import InputError, unknown_name
@@ -66,7 +65,11 @@ def trace(
     these would take as many products as there are dimensions, and ``products`` is not given, it is exact after all.
     ``method="exact"`` is exact at any cost, and any other name an estimate at any size.
     """
-    require_square(op, "trace")
+    if op.domain != op.codomain:
+        raise InputError(
+            f"a trace needs one space, but this operator goes from {op.domain.describe()} to "
+            f"{op.codomain.describe()}: bring both sides together with tensor_like(space), or use A* A or A A*."
+        )
     target = Target.of(accuracy, products)
     if method == "auto":
         return target.warn_unless_reached(_automatic(op, products, target, seed), "trace")
