@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
+from inspect import getsourcelines
 from textwrap import wrap
 from typing import TYPE_CHECKING
 
@@ -138,6 +139,11 @@ def counted(steps: float) -> str:
         return f"{rounded:,.0f}"
     digits, exponent = f"{rounded:.1e}".split("e")
     return f"{digits.removesuffix('.0')} x 10^{int(exponent)}"
+
+
+def body_of(function: Callable[..., object]) -> str:
+    """The lines of a function below its head, so that the code that is shown is the code that is carried out."""
+    return "".join(getsourcelines(function)[0][1:]).rstrip()
 
 
 def dictionary_code(name: str, rows: Iterable[str], comment: str = "") -> list[str]:

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from foretrain.compare.task import Task
+from foretrain.doctor.finding import body_of
 from foretrain.doctor.setup import Group, Recipe, Setup
 from foretrain.empirical.global_ntk.recurrent.dynamics import as_samples_first
 from foretrain.empirical.kernel_operator.passes import differentiable_kernels
@@ -207,12 +208,16 @@ def _reach(seen: Pass, targets: Array, time: int) -> Array:
 
 @dataclass(frozen=True)
 class Change:
-    """A change of a recurrent layer: what it does in words, and the same in Python for one layer."""
+    """A change of a recurrent layer, inside of torch.no_grad(), and what it does in words."""
 
     name: str
     advice: str
     apply: Callable[[nn.RNNBase, int], None]
-    code: str  # acts on ``layer``, inside of torch.no_grad(), with the number of ``steps``
+
+    @property
+    def code(self) -> str:
+        """The same in Python, for a ``layer`` and the number of ``steps``: the lines that carry it out."""
+        return body_of(self.apply)
 
 
 def _open_gates(layer: nn.RNNBase, steps: int) -> None:
@@ -235,17 +240,12 @@ def _identity(layer: nn.RNNBase, steps: int) -> None:
             weight.copy_(torch.eye(layer.hidden_size))
 
 
-_GATE_CODE = """    units = layer.hidden_size
-    for name, bias in layer.named_parameters():
-        if name.startswith("bias_hh"):
-            bias[units : 2 * units] += torch.linspace(1, steps, units).log().to(bias)"""
 _GATES = {
     kind: Change(
         f"open the {gates} gates",
         f"Raise the biases of the {gates} gates by log T, with T from 1 to the length of the sequences, so that some "
         "units hold what they were told until it is asked for.",
         _open_gates,
-        _GATE_CODE,
     )
     for kind, gates in ((nn.GRU, "update"), (nn.LSTM, "forget"))
 }
@@ -253,18 +253,11 @@ _ORTHOGONAL = Change(
     "make the recurrent weights orthogonal",
     "Replace the recurrent matrix by the orthogonal one that is nearest to it, so that states keep their size.",
     _nearest_orthogonal,
-    """    for name, weight in layer.named_parameters():
-        if name.startswith("weight_hh"):
-            left, _, right = torch.linalg.svd(weight)
-            weight.copy_(left @ right)""",
 )
 _IDENTITY = Change(
     "start the recurrent weights from the identity",
     "Start the recurrent matrix from the identity, so that states stay where they are until inputs move them.",
     _identity,
-    """    for name, weight in layer.named_parameters():
-        if name.startswith("weight_hh"):
-            weight.copy_(torch.eye(layer.hidden_size))""",
 )
 
 

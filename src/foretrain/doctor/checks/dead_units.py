@@ -11,12 +11,14 @@ Measurements (dimension layer, those that another layer follows):
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from textwrap import indent
+from typing import Any
 
 import numpy as np
 from torch import Tensor, nn
 
-from foretrain.doctor.finding import Examination, Finding, Severity, Treatment, dictionary_code
+from foretrain.doctor.finding import Examination, Finding, Severity, Treatment, body_of, dictionary_code
 from foretrain.doctor.setup import Case, Setup
 from foretrain.doctor.units import Response, responses, units_last
 from foretrain.support.answers import labelled
@@ -96,7 +98,7 @@ def _dead(case: Case, found: list[Response]) -> Finding | None:
         f"mean preactivation is {float(worst.v[:, worst.silent].mean()):.3g}.",
         _SOURCE,
         "Shift the biases of the dead units, so that their mean preactivation over the data is zero.",
-        _code(mendable, _SHIFT_LINES) if mendable else "",
+        _code(mendable, _shift) if mendable else "",
         _treatment("biases of dead units shifted", mendable, _shift),
         {"dead": share, "excess": excess},
         tuple(layers),
@@ -118,7 +120,7 @@ def _saturated(case: Case, found: list[Response]) -> Finding | None:
         f"{float(worst.v.square().mean().sqrt()):.3g} over {min(_SAMPLES, len(case.task.x))} samples.",
         _SOURCE,
         "Divide weights and biases of these layers by the size of their preactivations on the data.",
-        _code(mendable, _SHRINK_LINES) if mendable else "",
+        _code(mendable, _shrink) if mendable else "",
         _treatment("saturated layers rescaled", mendable, _shrink),
         {"closed": worst.closed},
         tuple(layers),
@@ -130,7 +132,7 @@ def _parameter(case: Case, layer: str, own: str) -> bool:
     return parameter is not None and parameter.requires_grad
 
 
-_Mend = Callable[[nn.Module, list[int], Tensor], None]
+_Mend = Callable[[Any, Sequence[int], Tensor], None]
 
 
 def _treatment(name: str, layers: Mapping[str, list[int]], mend: _Mend) -> Treatment | None:
@@ -157,24 +159,17 @@ def _treatment(name: str, layers: Mapping[str, list[int]], mend: _Mend) -> Treat
     return Treatment(name, apply) if layers else None
 
 
-def _shift(module: nn.Module, units: list[int], v: Tensor) -> None:
-    module.get_parameter("bias")[units] -= v.mean(0)[units]
+# Shown as they stand, with ``units`` as a list or a range.
+def _shift(layer: Any, units: Sequence[int], v: Tensor) -> None:
+    layer.bias[list(units)] -= v.mean(0)[list(units)]
 
 
-def _shrink(module: nn.Module, units: list[int], v: Tensor) -> None:
-    size = v.square().mean().sqrt()
-    for parameter in module.parameters(recurse=False):
-        parameter.div_(size)
+def _shrink(layer: Any, units: Sequence[int], v: Tensor) -> None:
+    for parameter in layer.parameters():
+        parameter.div_(v.square().mean().sqrt())
 
 
-_SHIFT_LINES = ["        layer.bias[list(units)] -= v.mean(0)[list(units)]"]
-_SHRINK_LINES = [
-    "        for parameter in layer.parameters():",
-    "            parameter.div_(v.square().mean().sqrt())",
-]
-
-
-def _code(layers: Mapping[str, list[int]], lines: list[str]) -> str:
+def _code(layers: Mapping[str, list[int]], mend: _Mend) -> str:
     rows = []
     for name, units in layers.items():
         in_a_row = len(units) > 2 and units == list(range(units[0], units[-1] + 1))
@@ -193,7 +188,7 @@ def _code(layers: Mapping[str, list[int]], lines: list[str]) -> str:
             "        units_last = isinstance(layer, (torch.nn.Linear, torch.nn.LayerNorm))",
             "        v = held[0] if units_last else held[0].movedim(1, -1)",
             "        v = v.reshape(-1, v.shape[-1])",
-            *lines,
+            indent(body_of(mend), "    "),
             "model.train(training)",
         ]
     )
