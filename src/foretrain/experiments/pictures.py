@@ -20,11 +20,18 @@ def coloured(data: xarray.Dataset, dim: str) -> Iterator[tuple[Any, xarray.Datas
 
 
 def draw_means(
-    panel: Panel, x: Any, values: xarray.DataArray, over: str, style: str, label: str, color: str
+    panel: Panel,
+    x: Any,
+    values: xarray.DataArray,
+    over: str,
+    style: str,
+    label: str,
+    color: str,
+    least: float | None = None,
 ) -> None:
-    """Draw means over a dimension with their standard errors."""
+    """Draw means over a dimension, those below ``least`` there, with their standard errors."""
     error = values.std(over, ddof=1) / np.sqrt(values.sizes[over])
-    panel.curve(x, values.mean(over), style, label, color, error=error, size=4)
+    panel.curve(x, values.mean(over).clip(min=least), style, label, color, error=error, size=4)
 
 
 def draw_guide(panel: Panel, x: Any, start: float, power: float, text: str, place: int, **note: Any) -> None:

@@ -12,11 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import xarray
 
+from foretrain.experiments.judgements import Sampled, sampled
 from foretrain.experiments.parts import Parts
 from foretrain.support.answers import labelled
 from foretrain.support.progress import track
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from foretrain.training.tasks import AttentionBlock, FourierFeatures
 
 Seed = np.random.SeedSequence
+Kind = Literal["temporal", "spatial"]
 
 HIDDEN_LAYERS = 3
 _ACCURACY = 0.05  # of one rank, relative
@@ -39,6 +41,7 @@ _SHARE = 0.95
 _SPECTRUM = 150
 _RATE = 0.15
 _TRAINING, _FRESH = 32, 256  # sequences
+_KINDS: tuple[Kind, ...] = ("temporal", "spatial")
 _MLP = tuple(f"hidden {place}" for place in range(1, HIDDEN_LAYERS + 1))
 
 
@@ -104,13 +107,6 @@ class Cell:
         )
 
 
-class Sampled(NamedTuple):
-    """A mean over draws with its standard error."""
-
-    mean: float
-    error: float
-
-
 def measured(
     cells: Iterable[Cell], quantities: Sequence[str], draws: int, seed: int, parts: Parts
 ) -> dict[Cell, dict[str, FloatArray]]:
@@ -127,15 +123,9 @@ def measured(
     return found
 
 
-def sampled(values: FloatArray) -> Sampled:
-    """Mean and standard error over draws."""
-    return Sampled(float(values.mean()), float(values.std(ddof=1) / np.sqrt(len(values))))
-
-
 def log_slope(places: Sequence[float], values: FloatArray) -> Sampled:
     """Exponent of a power law, fitted to every draw alone: values (places, draws)."""
-    slopes = np.polyfit(np.log(np.asarray(places, dtype=float)), np.log(values), 1)[0]
-    return sampled(slopes)
+    return sampled(np.polyfit(np.log(np.asarray(places, dtype=float)), np.log(values), 1)[0])
 
 
 def rank_correlation(places: Sequence[float], values: FloatArray) -> float:
@@ -186,18 +176,19 @@ def _temporal(cell: Cell, seed: Seed) -> dict[str, float]:
 
 def _pairs(cell: Cell, seed: Seed) -> dict[str, float]:
     """The contraction with the vector of ones instead of the partial trace."""
-    kernel, found = _kernel(cell, seed), {}
-    for name, axes in (("temporal", ("unit",)), ("spatial", ("batch", "time"))):
-        summed = kernel.pair_sum(over=axes, normalize=True)
-        found[f"{name}_pairs"] = summed.effective_rank(accuracy=_ACCURACY, seed=seed).value
-    return found
+    kernel = _kernel(cell, seed)
+    return {
+        f"{name}_pairs": kernel.pair_sum(over=axes, normalize=True)
+        .effective_rank(accuracy=_ACCURACY, seed=seed)
+        .value
+        for name, axes in (("temporal", ("unit",)), ("spatial", ("batch", "time")))
+    }
 
 
 def _of_mlp(cell: Cell, seed: Seed) -> dict[str, float]:
     """The same ranks with the hidden layers of the MLP as the only states."""
     kernel = _kernel(cell, seed, _MLP)
-    temporal, spatial = _reduced(kernel, "temporal", seed)[0], _reduced(kernel, "spatial", seed)[0]
-    return {"temporal_mlp": temporal, "spatial_mlp": spatial}
+    return {f"{kind}_mlp": _reduced(kernel, kind, seed)[0] for kind in _KINDS}
 
 
 def _sites(cell: Cell, seed: Seed) -> dict[str, float]:
@@ -224,7 +215,7 @@ def _kernel(
     return global_ntk(GlobalState(block, names), x)
 
 
-def _reduced(kernel: GlobalNTK, kind: Literal["temporal", "spatial"], seed: Seed) -> tuple[float, Tensor]:
+def _reduced(kernel: GlobalNTK, kind: Kind, seed: Seed) -> tuple[float, Tensor]:
     """A reduced kernel and its rank."""
     from foretrain.empirical.global_ntk.reduced_views import reduced_view
 
@@ -258,17 +249,14 @@ def trained(cells: Mapping[str, Cell], course: Course, seed: int, parts: Parts) 
 
     Both are relative to the mean square of the target. Kinds share teachers, sequences and the number of steps.
     """
-    runs = {
-        kind: parts.get(f"training {kind}", partial(_runs, cell, course, seed))
-        for kind, cell in cells.items()
-    }
-    return xarray.concat(list(runs.values()), "kind").assign_coords(kind=list(runs))
 
+    def runs(cell: Cell) -> xarray.Dataset:
+        sources = track(spawn(seed, course.draws), f"training with {cell.name}")
+        losses, fresh = zip(*(_run(cell, course.steps, own) for own in sources), strict=True)
+        return labelled({"loss": ("draw step", np.stack(losses)), "fresh_loss": ("draw", np.array(fresh))})
 
-def _runs(cell: Cell, course: Course, seed: int) -> xarray.Dataset:
-    sources = track(spawn(seed, course.draws), f"training with {cell.name}")
-    losses, fresh = zip(*(_run(cell, course.steps, own) for own in sources), strict=True)
-    return labelled({"loss": ("draw step", np.stack(losses)), "fresh_loss": ("draw", np.array(fresh))})
+    found = [parts.get(f"training {kind}", partial(runs, cell)) for kind, cell in cells.items()]
+    return xarray.concat(found, "kind").assign_coords(kind=list(cells))
 
 
 def _run(cell: Cell, steps: int, seed: Seed) -> tuple[FloatArray, float]:

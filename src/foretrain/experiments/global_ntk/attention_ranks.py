@@ -19,9 +19,10 @@ from foretrain.experiments.global_ntk import attention_blocks as blocks
 from foretrain.experiments.global_ntk.attention_blocks import Cell, Course, log_slope, measured
 from foretrain.experiments.global_ntk.attention_rows import fourier_rows, input_rows, width_rows
 from foretrain.experiments.parts import Parts
+from foretrain.experiments.pictures import coloured, draw_means
 from foretrain.experiments.registry import Result, plans
 from foretrain.support import answers
-from foretrain.support.answers import BLUE, FAINT, GREEN, INK, ORANGE, PALETTE, PURPLE, RED, Axis, Figure, log
+from foretrain.support.answers import BLUE, FAINT, GREEN, INK, ORANGE, PURPLE, RED, Axis, Figure, log
 
 Found = dict[Cell, dict[str, NDArray[np.float64]]]
 
@@ -170,19 +171,6 @@ def _line(
     return _grid(found, names, [cells], row=[0], **places).isel(row=0, drop=True)
 
 
-def _means(
-    panel: answers.Panel,
-    places: xarray.DataArray,
-    values: xarray.DataArray,
-    style: str,
-    label: str,
-    color: str,
-) -> None:
-    """Means over draws with their standard errors."""
-    error = values.std("draw", ddof=1) / np.sqrt(values.sizes["draw"])
-    panel.curve(places, values.mean("draw"), style, label, color, error=error, size=4)
-
-
 def _draw_input_dimension(data: xarray.Dataset) -> Figure:
     """Ranks and sites against n_in above, spectra and leading modes at n_x = 10 below."""
     title = f"The rank in time follows the dimension of the input: {_STATE}"
@@ -199,17 +187,18 @@ def _draw_input_dimension(data: xarray.Dataset) -> Figure:
     for n_x, color in _OF_N_X.items():
         own = data.sel(n_x=n_x)
         panel.curve(data.n_in, own.input.mean("draw"), "--", "", color, width=1, alpha=0.7)
-        _means(panel, data.n_in, own.temporal, "o-", f"all states, $n_x$ = {n_x}", color)
+        draw_means(panel, data.n_in, own.temporal, "draw", "o-", f"all states, $n_x$ = {n_x}", color)
         sites.level(y=own.places, color=color, dash=":")
         sites.curve(data.n_in, own.site_rank.mean("draw"), "o", f"found, $n_x$ = {n_x}", color)
-    _means(panel, data.n_in, data.temporal_mlp, "s-", "MLP's states only, $n_x$ = 10", PURPLE)
-    _means(panel, data.n_in_of_pairs, data.temporal_pairs, "x-", "all pairs of units, $n_x$ = 10", RED)
+    draw_means(panel, data.n_in, data.temporal_mlp, "draw", "s-", "MLP's states only, $n_x$ = 10", PURPLE)
+    draw_means(
+        panel, data.n_in_of_pairs, data.temporal_pairs, "draw", "x-", "all pairs of units, $n_x$ = 10", RED
+    )
     panel.legend_entry("--", "the inputs' own, X X*")
     spectra = figure.panel(
         "Spectrum of NTK$_{temp}$, $n_x$ = 10", log("mode"), log("share of the trace", 1e-5, 1.5)
     )
-    for place, color in zip(data.shown.values.tolist(), PALETTE):
-        own = data.sel(shown=place)
+    for place, own, color in coloured(data, "shown"):
         spectra.curve(np.arange(1, own.share.size + 1), own.share, "-", f"$n_{{in}}$ = {place}", color)
         for mode in (0, 1):
             title = f"$n_{{in}}$ = {place}, mode {mode + 1}: {float(own.share[mode]):.1%}"
@@ -238,34 +227,30 @@ def _draw_width_and_heads(data: xarray.Dataset) -> Figure:
             panel = figure.panel(f"{title.capitalize()} by {word}{given}", x, y, legend=legend)
             for n_in, color in zip(data.n_in.values.tolist(), colors, strict=True):
                 values = data[f"{name}{ending}"].sel(n_in=n_in)
-                _means(panel, data[dim], values, "o-", f"$n_{{in}}$ = {n_in}", color)
+                draw_means(panel, data[dim], values, "draw", "o-", f"$n_{{in}}$ = {n_in}", color)
             if (dim, name) == ("heads", "temporal"):
                 alone = data.temporal_of_one_input
-                _means(panel, data.heads, alone, "o-", "$n_{in}$ = 1", FAINT)
+                draw_means(panel, data.heads, alone, "draw", "o-", "$n_{in}$ = 1", FAINT)
                 panel.note(2, float(alone.max()), "$n_{in}$ = 1", FAINT, above=True)
         if dim == "attention":
             title = "Rank in space by the MLP's width, $n_{in}$ = 8"
             panel = figure.panel(title, log("width of the MLP", ticks=data.mlp.values), log("rank in space"))
-            _means(panel, data.mlp, data.spatial_by_mlp, "o-", "all states", BLUE)
-            _means(panel, data.mlp, data.mlp_spatial_by_mlp, "s-", "MLP's states only", PURPLE)
-    _draw_changes(figure, data)
-    return figure
-
-
-def _draw_changes(figure: Figure, data: xarray.Dataset) -> None:
-    """By which factor each rank changes over a sweep, the largest of all inputs."""
+            draw_means(panel, data.mlp, data.spatial_by_mlp, "draw", "o-", "all states", BLUE)
+            draw_means(panel, data.mlp, data.mlp_spatial_by_mlp, "draw", "s-", "MLP's states only", PURPLE)
+    # By which factor each rank changes over a sweep, the largest of all inputs.
     x, y = answers.names_axis(["time", "space", "total"]), log("largest over smallest", 0.9)
     panel = figure.panel("Largest change of each rank", x, y)
-    sweeps = {
+    changes = {
         "over $n_{in}$": ([data[f"{name}_by_heads"].sel(heads=1) for name in _RANKS], "n_in", GREEN),
         "over width": ([data[name] for name in _RANKS], "attention", BLUE),
         "over heads": ([data[f"{name}_by_heads"] for name in _RANKS], "heads", ORANGE),
     }
-    for place, (label, (ranks, dim, color)) in enumerate(sweeps.items()):
+    for place, (label, (ranks, dim, color)) in enumerate(changes.items()):
         means = [rank.mean("draw") for rank in ranks]
         factors = [float((mean.max(dim) / mean.min(dim)).max()) for mean in means]
         texts = [f"{factor:.3g}" for factor in factors]
         panel.bars(np.arange(3) + 0.27 * (place - 1), factors, label, color, width=0.25, texts=texts)
+    return figure
 
 
 def _draw_fourier_features(data: xarray.Dataset) -> Figure:
@@ -276,17 +261,17 @@ def _draw_fourier_features(data: xarray.Dataset) -> Figure:
     panel = figure.panel("Frequencies 1, 2, 4, ...", x, y)
     for n_x, color in _OF_N_X.items():
         own = data.temporal.sel(n_x=n_x)
-        _means(panel, counts, own.isel(octaves=slice(1, None)), "o-", f"$n_x$ = {n_x}", color)
+        draw_means(panel, counts, own.isel(octaves=slice(1, None)), "draw", "o-", f"$n_x$ = {n_x}", color)
         panel.level(y=own.isel(octaves=0).mean(), color=color, dash="--")
     panel.curve(counts, 2 * counts, ":", "number of features", INK)
     panel.legend_entry("--", "without features")
     panel = figure.panel("64 random frequencies", log("standard deviation of the frequency"), y)
-    _means(panel, data.scale, data.temporal_random, "o-", "$n_x$ = 10", PURPLE)
+    draw_means(panel, data.scale, data.temporal_random, "draw", "o-", "$n_x$ = 10", PURPLE)
     plain = data.temporal.sel(n_x=10, octaves=0).mean()
     panel.level(y=plain, color=INK, dash="--", label="without features")
     title, y = "Learning a statistic of one-dimensional sequences", log("loss over mean square of the target")
     panel = figure.panel(title, "step of gradient descent", y)
-    for kind, color in zip(data.kind.values.tolist(), PALETTE, strict=False):
-        for run in data.loss.sel(kind=kind).values:
+    for kind, own, color in coloured(data, "kind"):
+        for run in own.loss.values:
             panel.curve(np.arange(run.size), run, "-", kind, color, width=1.1)
     return figure

@@ -13,7 +13,8 @@ import numpy as np
 import xarray
 
 from foretrain.experiments.global_ntk import attention_blocks as blocks
-from foretrain.experiments.global_ntk.attention_blocks import Sampled, log_slope, sampled, spread
+from foretrain.experiments.global_ntk.attention_blocks import log_slope, spread
+from foretrain.experiments.judgements import Sampled, sampled
 from foretrain.experiments.registry import Row
 from foretrain.theory.architecture import FloatArray
 
@@ -28,7 +29,26 @@ def input_rows(data: xarray.Dataset) -> tuple[Row, ...]:
     rows: list[Row] = []
     for n_x in data.n_x.values.tolist():
         rows += _follows(f"n_x = {n_x}: rank in time", "n_in", n_in, data.temporal.sel(n_x=n_x).values)
-    rows += [*_values_in_time(data), *_other_readings(data), *_bounds(data)]
+    # Where the rank in time is, beside that of the inputs themselves, and the modes that matter.
+    ten = data.sel(n_x=10)
+    for number in n_in:
+        rank, given = sampled(ten.temporal.sel(n_in=number).values), float(ten.input.sel(n_in=number).mean())
+        beside = f"{given:.3g} of the inputs"
+        rows.append(Row(f"n_x = 10, n_in = {number}: rank in time", beside, *rank, None, _ORIENTATION))
+    rows.append(_more_modes("smallest and largest n_in", *ten.modes.isel(n_in=[0, -1]).values))
+    rows += _other_readings(data)
+    # rank(V V*) in float64 (A.5.3), and the sharper bound that three equal sites and linear heads give.
+    broken = int((data.site_rank > np.minimum(data.bound, data.places)).sum())
+    title = f"blocks of {data.site_rank.size} that break rank(V V*) <= 3 n_in + n_attn + (L-1) n_mlp"
+    note = "V: what weights read, side by side: X for queries, keys and values, the attention's result, L - 1 layers"
+    rows.append(Row(title, 0.0, broken, None, not broken, note))
+    most = data.isel(n_x=-1)
+    for number in n_in:
+        own = most.sel(n_in=number)
+        here, bound, sharper = int(own.site_rank.max()), int(own.bound), int(own.sharper_bound)
+        note = f"at most {sharper} too: X occurs three times, and what a head reads has the rank of X"
+        title = f"n_x = {int(most.n_x)}, n_in = {number}: rank(V V*), at most"
+        rows.append(Row(title, float(bound), here, None, here <= min(bound, sharper), note))
     return _with_words(rows, f"n_x sequences of steps with n_in numbers each; {_IN_TIME}")
 
 
@@ -45,8 +65,16 @@ def width_rows(data: xarray.Dataset) -> tuple[Row, ...]:
     for n_in in data.n_in.values.tolist():
         values = data.temporal.sel(n_in=n_in).values
         rows.append(_hardly(f"n_in = {n_in}: rank in time over n_attn", values, by_input["temporal"], "n_in"))
+    mlp, whole = data.mlp.values.tolist(), log_slope(data.mlp.values.tolist(), data.spatial_by_mlp.values)
+    note = (
+        "not seen in the whole state, where most of the trace is that of queries, keys and values: the width that "
+        "counts there is the attention's; it is seen in the MLP's own states (next rows)"
+    )
+    rows.append(Row("n_in = 8: rank in space: power of n_mlp", "above 0", *whole, None, note))
+    values = data.mlp_spatial_by_mlp.values
+    rows += _follows("n_in = 8: rank in space of the MLP's states", "n_mlp", mlp, values)
     words = f"n_in numbers at every step, n_attn units of the attention, n_mlp of the MLP; {_IN_SPACE}; {_IN_TIME}"
-    return _with_words([*rows, *_mlp_widths(data), *_heads(data, by_input)], words)
+    return _with_words([*rows, *_heads(data, by_input)], words)
 
 
 def fourier_rows(data: xarray.Dataset) -> tuple[Row, ...]:
@@ -59,13 +87,23 @@ def fourier_rows(data: xarray.Dataset) -> tuple[Row, ...]:
         rows.append(Row(title, "above 1", *factor, factor.mean - 1 > _SIGMAS * factor.error))
         with_some = data.temporal.sel(n_x=n_x, octaves=octaves[1:]).values
         rows += _follows(f"n_x = {n_x}: rank in time", "the number of octaves", octaves[1:], with_some)
-    few, more = (data.modes.sel(n_x=10, octaves=count).values for count in (0, 8))
-    rows.append(_more_modes("without features and with 8 octaves", few, more))
+    few_and_more = data.modes.sel(n_x=10, octaves=[0, 8]).values
+    rows.append(_more_modes("without features and with 8 octaves", *few_and_more))
     note = "64 normal frequencies: what counts is how fine the waves are, not only how many"
     scales, values = data.scale.values.tolist(), data.temporal_random.values
     rows += _follows("64 random waves: rank in time", "the frequency", scales, values, note)
-    words = f"n_x sequences; an octave is a sine and a cosine; {_IN_TIME}"
-    return _with_words([*rows, *_learning(data)], words)
+    # Losses after training, relative to the target's mean square.
+    last, kinds = data.loss.isel(step=-1), data.kind.values.tolist()
+    for kind in kinds[1:]:
+        ratio = sampled(np.log(last.sel(kind=kind).values / last.sel(kind="plain").values))
+        title = f"{kind}: log of the final loss over that without features"
+        helps, note = ratio.mean < -_SIGMAS * ratio.error, "ours: the source measures at initialization only"
+        rows.append(Row(title, "below 0", *ratio, helps, note))
+    note = "not a claim of the source; to fit more of the training set is not yet to generalise"
+    for kind in kinds:
+        fresh = sampled(data.fresh_loss.sel(kind=kind).values)
+        rows.append(Row(f"{kind}: loss on fresh sequences", "", *fresh, None, note))
+    return _with_words(rows, f"n_x sequences; an octave is a sine and a cosine; {_IN_TIME}")
 
 
 def _with_words(rows: Sequence[Row], words: str) -> tuple[Row, ...]:
@@ -101,17 +139,6 @@ def _hardly(what: str, values: FloatArray, other: Sampled, than: str) -> Row:
     return Row(title, "hardly any", share, error, share + error <= _HARDLY, note)
 
 
-def _values_in_time(data: xarray.Dataset) -> Iterator[Row]:
-    """Where the rank in time is, beside that of the inputs themselves, and the modes that matter."""
-    ten = data.sel(n_x=10)
-    for n_in in data.n_in.values.tolist():
-        rank, given = sampled(ten.temporal.sel(n_in=n_in).values), float(ten.input.sel(n_in=n_in).mean())
-        beside = f"{given:.3g} of the inputs"
-        yield Row(f"n_x = 10, n_in = {n_in}: rank in time", beside, *rank, None, _ORIENTATION)
-    few, many = (ten.modes.isel(n_in=place).values for place in (0, -1))
-    yield _more_modes("smallest and largest n_in", few, many)
-
-
 def _more_modes(where: str, few: FloatArray, many: FloatArray) -> Row:
     """How many modes hold 95 % of the trace, at two places that should differ."""
     first, last = sampled(few), sampled(many)
@@ -136,34 +163,6 @@ def _other_readings(data: xarray.Dataset) -> Iterator[Row]:
     yield from _follows(name, "n_in", data.n_in.values.tolist(), alone.values, note)
     last = sampled(alone.isel(n_in=-1).values)
     yield Row(f"{name}, largest n_in", "of the order of n_x = 10", *last)
-
-
-def _bounds(data: xarray.Dataset) -> Iterator[Row]:
-    """rank(V V*) in float64 (A.5.3), and the sharper bound that three equal sites and linear heads give."""
-    broken = int((data.site_rank > np.minimum(data.bound, data.places)).sum())
-    title = f"blocks of {data.site_rank.size} that break rank(V V*) <= 3 n_in + n_attn + (L-1) n_mlp"
-    note = "V: what weights read, side by side: X for queries, keys and values, the attention's result, L - 1 layers"
-    yield Row(title, 0.0, broken, None, not broken, note)
-    most = data.isel(n_x=-1)
-    for n_in in data.n_in.values.tolist():
-        own = most.sel(n_in=n_in)
-        here, bound, sharper = int(own.site_rank.max()), int(own.bound), int(own.sharper_bound)
-        note = f"at most {sharper} too: X occurs three times, and what a head reads has the rank of X"
-        name = f"n_x = {int(most.n_x)}, n_in = {n_in}: rank(V V*), at most"
-        yield Row(name, float(bound), here, None, here <= min(bound, sharper), note)
-
-
-def _mlp_widths(data: xarray.Dataset) -> Iterator[Row]:
-    """The MLP's width: for the whole state, and for its own states."""
-    widths = data.mlp.values.tolist()
-    whole = log_slope(widths, data.spatial_by_mlp.values)
-    note = (
-        "not seen in the whole state, where most of the trace is that of queries, keys and values: the width that "
-        "counts there is the attention's; it is seen in the MLP's own states (next rows)"
-    )
-    yield Row("n_in = 8: rank in space: power of n_mlp", "above 0", *whole, None, note)
-    own = data.mlp_spatial_by_mlp.values
-    yield from _follows("n_in = 8: rank in space of the MLP's states", "n_mlp", widths, own)
 
 
 def _heads(data: xarray.Dataset, by_input: dict[str, Sampled]) -> Iterator[Row]:
@@ -191,17 +190,3 @@ def _where_it_appears(rows: Sequence[Row], n_in: Sequence[int]) -> Iterator[Row]
         else:
             absent = f"not so here, where heads see few inputs, but from n_in = {n_in[held[0]]} on"
             yield replace(row, agrees=None, note=f"{absent}; {row.note}")
-
-
-def _learning(data: xarray.Dataset) -> Iterator[Row]:
-    """Losses after training, relative to the target's mean square."""
-    plain = data.loss.sel(kind="plain").isel(step=-1).values
-    for kind in data.kind.values.tolist()[1:]:
-        ratio = sampled(np.log(data.loss.sel(kind=kind).isel(step=-1).values / plain))
-        title = f"{kind}: log of the final loss over that without features"
-        helps = ratio.mean < -_SIGMAS * ratio.error
-        yield Row(title, "below 0", *ratio, helps, "ours: the source measures at initialization only")
-    note = "not a claim of the source; to fit more of the training set is not yet to generalise"
-    for kind in data.kind.values.tolist():
-        fresh = sampled(data.fresh_loss.sel(kind=kind).values)
-        yield Row(f"{kind}: loss on fresh sequences", "", *fresh, None, note)

@@ -17,6 +17,7 @@ import numpy as np
 import xarray
 
 from foretrain.experiments.global_ntk.student_teacher_trends import gain_sweep, input_sweep, table, verdict
+from foretrain.experiments.pictures import draw_means
 from foretrain.experiments.registry import Result, plans
 from foretrain.support import answers
 from foretrain.support.answers import BLUE, FAINT, GREEN, INK, ORANGE, PURPLE, Axis, Figure, Panel, log
@@ -267,14 +268,19 @@ def _draw(data: xarray.Dataset) -> Figure:
     for view in _VIEWS:
         panel = by_gain(f"train W: {view} rank, input rank {largest}", log("participation ratio"))
         _draw_definitions(panel, gains["rank"].sel(view=view), "gain")
-    panel.note(0.03, 0.45, _saturated(gains), fraction=True)
+    # Students that training has thrown into saturation, where the kernel is zero.
+    lost = (gains["rank"].sel(moment="trained", view="spatial", definition="partial trace") == 0).sum("seed")
+    cases = [f"{int(count)} of {gains.sizes['seed']} at g = {float(count.gain):g}" for count in lost if count]
+    words = f"rank 0 after training,\nall units saturated:\n{', '.join(cases)}" if cases else ""
+    panel.note(0.03, 0.45, words, fraction=True)
     y = log("participation ratio of the partial trace")
     panel = by_gain("train W: by input rank, at initialisation", y)
     swept = data.sel(trainable="recurrent").dropna("input_rank", subset=["growth"], how="all").input_rank
     for dash, rank in zip((":", "-", "--", "-."), swept.values.tolist()):
         ranks = gain_sweep(data, rank)["rank"].sel(moment="initial", definition="partial trace")
         for name, color in _VIEW_COLORS.items():
-            _means(panel, ranks.sel(view=name), "gain", f"o{dash}", f"{name}, input rank {rank}", color)
+            own, label = ranks.sel(view=name), f"{name}, input rank {rank}"
+            draw_means(panel, own.gain, own, "seed", f"o{dash}", label, color, least=_LOWEST)
     x = log("input rank", ticks=inputs.input_rank.values)
     panel = figure.panel("train W$_{in}$: temporal rank, gain 1", x, log("participation ratio"))
     _draw_definitions(panel, inputs["rank"].sel(view="temporal"), "input_rank")
@@ -289,8 +295,8 @@ def _draw(data: xarray.Dataset) -> Figure:
     panel = by_gain("train W: modes for 95 % of the partial trace", log("modes"))
     for name, color in _VIEW_COLORS.items():
         for moment, (style, words) in _STYLES.items():
-            modes = gains.modes.sel(view=name, moment=moment)
-            _means(panel, modes, "gain", style, f"{name}, {words}", color)
+            own, label = gains.modes.sel(view=name, moment=moment), f"{name}, {words}"
+            draw_means(panel, own.gain, own, "seed", style, label, color, least=_LOWEST)
     _draw_losses(figure, f"train W: who learns, input rank {largest}", gains, "gain", "g = {:g}")
     title = "train W$_{in}$: who learns, gain 1"
     _draw_losses(figure, title, inputs, "input_rank", "input rank {:g}")
@@ -302,22 +308,10 @@ def _draw_definitions(panel: Panel, ranks: xarray.DataArray, axis: str) -> None:
     for definition, color in _DEFINITION_COLORS.items():
         for moment, (style, _) in _STYLES.items():
             label = definition if moment == "initial" else ""
-            _means(panel, ranks.sel(definition=definition, moment=moment), axis, style, label, color)
+            own = ranks.sel(definition=definition, moment=moment)
+            draw_means(panel, own[axis], own, "seed", style, label, color, least=_LOWEST)
     for style, words in _STYLES.values():
         panel.legend_entry(style, words)
-
-
-def _means(panel: Panel, values: xarray.DataArray, axis: str, style: str, label: str, color: str) -> None:
-    """Means over seeds with their standard errors."""
-    mean, error = values.mean("seed"), values.std("seed", ddof=1) / np.sqrt(values.sizes["seed"])
-    panel.curve(values[axis], mean.clip(min=_LOWEST), style, label, color, error=error, size=4)
-
-
-def _saturated(gains: xarray.Dataset) -> str:
-    """Students that training has thrown into saturation, where the kernel is zero."""
-    lost = (gains["rank"].sel(moment="trained", view="spatial", definition="partial trace") == 0).sum("seed")
-    told = [f"{int(count)} of {gains.sizes['seed']} at g = {float(count.gain):g}" for count in lost if count]
-    return f"rank 0 after training,\nall units saturated:\n{', '.join(told)}" if told else ""
 
 
 def _draw_losses(figure: Figure, title: str, sweep: xarray.Dataset, axis: str, name: str) -> None:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import xarray
 
+from foretrain.experiments.judgements import agreeing, sampled
 from foretrain.experiments.registry import Row
 from foretrain.theory.architecture import FloatArray
 
@@ -31,7 +32,7 @@ def below(values: FloatArray, bound: float = 1.0) -> Trend:
     """A one-sided t-test over seeds; values that are all the same are compared as they are."""
     from scipy.stats import t
 
-    mean, error = float(values.mean()), float(values.std(ddof=1) / np.sqrt(len(values)))
+    mean, error = sampled(values)
     return Trend(mean, error, bool(bound - mean > t.ppf(_LEVEL, len(values) - 1) * error))
 
 
@@ -152,12 +153,10 @@ def _losses(data: xarray.Dataset) -> list[Row]:
 
 def verdict(data: xarray.Dataset, rows: tuple[Row, ...]) -> str:
     """One sentence."""
-    tested = [row for row in rows if row.agrees is not None]
-    agree = sum(row.agrees is True for row in tested)
     halves = {row.quantity.split(",")[2].strip(): row.here for row in rows if "half at gain" in row.quantity}
     explode = next(row.here for row in rows if "begin to explode" in row.quantity)
     return (
-        f"{agree} of {len(tested)} trends hold; gradients explode from gain {explode:.2f} on, the spatial rank "
+        f"{agreeing(rows)} trends hold; gradients explode from gain {explode:.2f} on, the spatial rank "
         f"halves at gain {halves['all pairs']:.2f} as the published average over all pairs, but at "
         f"{halves['partial trace']:.2f} as the partial trace."
     )
