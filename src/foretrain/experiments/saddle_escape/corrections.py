@@ -14,10 +14,11 @@ import numpy as np
 import xarray
 
 from foretrain.experiments.judgements import claim_row, computed_row
+from foretrain.experiments.pictures import coloured
 from foretrain.experiments.registry import Result, Row, plans
 from foretrain.saddle import balanced_coefficient, classify, coupling, escape_time, printed_lambda
 from foretrain.saddle.modes import graded_example, schur_perron, truncated_growth
-from foretrain.support.answers import INK, PALETTE, Axis, Figure, log
+from foretrain.support.answers import INK, Axis, Figure, log
 from foretrain.support.progress import track
 from foretrain.support.seeds import Seed, generator
 
@@ -51,7 +52,21 @@ def saddle_corrections(plan: Plan, seed: int) -> Result:
     # Growth rates of a graded matrix of our own when only some amplitudes of its second group are kept.
     growth, kept = truncated_growth(*graded_example(_SIZES)), np.arange(1, _SIZES + 1)
     data = _coefficients(plan.halvings).assign_coords(kept=kept).assign(growth=("kept", growth))
-    rows = (*_time_rows(), *_coefficient_rows(data), *_growth_rows(data, plan.matrices, seed))
+    rows = []
+    for (depth, epsilon), published in _PUBLISHED.items():
+        for method, word, value in zip(("reduced", "leading"), ("exact", "leading"), published, strict=True):
+            title = f"tanh, L = {depth}, ε = {epsilon:g}: {word} time"
+            rows.append(computed_row(title, value, _time("tanh", [epsilon] * depth, method), 6e-6 * value))
+    scales, value = _ONE_ZERO
+    title = "tanh, L = 4, one layer at zero: time to X_1 = 0.3"
+    rows.append(computed_row(title, value, _time("tanh", list(scales), "reduced"), 0.06))
+    two = _time("tanh", [0.0, 0.0, 0.1, 0.1], "reduced")
+    when = "never" if np.isinf(two) else f"at {two:.4g}"
+    rows.append(claim_row("tanh, L = 4, two layers at zero: escapes", "never", when, np.isinf(two)))
+    rows += [*_coefficient_rows(data), *_matrix_rows(plan.matrices, seed)]
+    least = float(np.diff(data.growth.dropna("kept").values).min())
+    title = "Theorem 25: each further amplitude of a graded matrix adds to the growth rate, at least"
+    rows.append(claim_row(title, "above 0", least, least > 0, "a matrix of our own, not a network's"))
     good = all(row.agrees is not False for row in rows if not row.disputed)
     tanh = data.sel(case="tanh, L = 4")
     verdict = (
@@ -59,22 +74,7 @@ def saddle_corrections(plan: Plan, seed: int) -> Result:
         f"tanh, L = 4, {float(tanh.measured.isel(halving=-1)):.4f} beside {float(tanh.derived):.4f}, printed "
         f"{float(tanh.printed):.4f}; closures that leave amplitudes out are too slow."
     )
-    return Result(verdict, rows, data, _draw)
-
-
-def _time_rows() -> list[Row]:
-    rows = []
-    for (depth, epsilon), published in _PUBLISHED.items():
-        for method, word, value in zip(("reduced", "leading"), ("exact", "leading"), published, strict=True):
-            title = f"tanh, L = {depth}, ε = {epsilon:g}: {word} time"
-            here = _time("tanh", [epsilon] * depth, method)
-            rows.append(computed_row(title, value, here, 6e-6 * value))
-    scales, value = _ONE_ZERO
-    title = "tanh, L = 4, one layer at zero: time to X_1 = 0.3"
-    rows.append(computed_row(title, value, _time("tanh", list(scales), "reduced"), 0.06))
-    two = _time("tanh", [0.0, 0.0, 0.1, 0.1], "reduced")
-    told = "never" if np.isinf(two) else f"at {two:.4g}"
-    return [*rows, claim_row("tanh, L = 4, two layers at zero: escapes", "never", told, np.isinf(two))]
+    return Result(verdict, tuple(rows), data, _draw)
 
 
 def _time(name: str, scales: list[float], method: str) -> float:
@@ -128,8 +128,8 @@ def _coefficient_rows(data: xarray.Dataset) -> list[Row]:
     return [*rows, claim_row(title, "+", sign, not minus, note, disputed=True)]
 
 
-def _growth_rows(data: xarray.Dataset, matrices: int, seed: Seed) -> list[Row]:
-    """Prop. 24 against eigenvalues of random block matrices, and theorem 25 on the graded one."""
+def _matrix_rows(matrices: int, seed: Seed) -> list[Row]:
+    """Prop. 24 against eigenvalues of random block matrices."""
     source = generator(seed)
     wrong, worst = 0, 0.0
     for _ in range(matrices):
@@ -141,13 +141,10 @@ def _growth_rows(data: xarray.Dataset, matrices: int, seed: Seed) -> list[Row]:
         wrong += (found.growth is not None) != (largest > 0)
         if found.growth is not None:
             worst = max(worst, abs(found.growth - largest))
-    least = float(np.diff(data.growth.dropna("kept").values).min())
     title = f"Prop. 24: random block matrices of {matrices} whose growth the gain misjudges"
-    added = "Theorem 25: each further amplitude of a graded matrix adds to the growth rate, at least"
     return [
         Row(title, 0, wrong, agrees=not wrong),
         computed_row("Prop. 24: largest distance of the rate (57) from the eigenvalue", 0.0, worst, 1e-10),
-        claim_row(added, "above 0", least, least > 0, "a matrix of our own, not a network's"),
     ]
 
 
@@ -157,8 +154,7 @@ def _draw(data: xarray.Dataset) -> Figure:
     x, y = log("ε", ticks=data.scale.values), Axis("coefficient / that of the first-order flow", low=0)
     panel = figure.panel(title, x, y, legend="right")
     panel.level(y=1, color=INK)
-    for color, case in zip(PALETTE, data["case"].values, strict=False):
-        own = data.sel(case=case)
+    for case, own, color in coloured(data, "case"):
         panel.curve(data.scale, own.measured / own.derived, "o-", f"{case}, exact flow", color)
         panel.level(y=own.printed / own.derived, color=color, dash=":", width=1.6)
     panel.legend_entry(":", "as printed")

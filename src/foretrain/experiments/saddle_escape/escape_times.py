@@ -7,6 +7,8 @@ from typing import NamedTuple
 import numpy as np
 
 from foretrain.gaussian.nodes import gauss_hermite
+from foretrain.experiments.judgements import sampled
+from foretrain.experiments.registry import Row
 from foretrain.theory.architecture import FloatArray
 
 
@@ -58,11 +60,6 @@ def over_seeds(times: FloatArray) -> FloatArray:
     return np.asarray(np.exp(np.nanmean(np.log(times), axis=-1)))
 
 
-def seed_error(slopes: FloatArray) -> float:
-    """The standard error of the mean."""
-    return float(slopes.std(ddof=1) / np.sqrt(len(slopes)))
-
-
 def seed_slopes(epsilon: FloatArray, times: FloatArray) -> FloatArray:
     """The slope of every seed; times are (epsilon, seed)."""
     return np.array([fit(epsilon, column).slope for column in times.T])
@@ -71,7 +68,13 @@ def seed_slopes(epsilon: FloatArray, times: FloatArray) -> FloatArray:
 def fit_over_seeds(epsilon: FloatArray, times: FloatArray) -> Fit:
     """The line through the mean over seeds of log time; its error is that of the regression or of the seeds."""
     found = fit(epsilon, over_seeds(times))
-    return found._replace(error=max(found.error, seed_error(seed_slopes(epsilon, times))))
+    return found._replace(error=max(found.error, sampled(seed_slopes(epsilon, times)).error))
+
+
+def descent_row(title: str, exact: float, times: FloatArray, note: str) -> Row:
+    """Mean time of descent over seeds, within three standard errors of the flow and 2 % for rate and noise."""
+    mean, error = sampled(times)
+    return Row(title, exact, mean, error, bool(abs(mean - exact) <= 3 * error + 0.02 * exact), note)
 
 
 def local_slopes(epsilon: FloatArray, time: FloatArray) -> tuple[FloatArray, FloatArray]:

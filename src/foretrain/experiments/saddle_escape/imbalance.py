@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import xarray
 
-from foretrain.experiments.judgements import claim_row, computed_row
+from foretrain.experiments.judgements import claim_row, computed_row, sampled
 from foretrain.experiments.registry import Result, Row, plans
 from foretrain.support.answers import PALETTE, Figure, log
 from foretrain.support.progress import track
 from foretrain.support.seeds import Seed, spawn, torch_generator
-from foretrain.theory.architecture import FloatArray
 
 if TYPE_CHECKING:
     import torch
@@ -52,14 +51,35 @@ def imbalance_identity(plan: Plan, seed: int) -> Result:
     """Drifts of the imbalance against the identity, along descents, by class, and for small layers."""
     moments, powers, descents = spawn(seed, 3)
     data = xarray.merge([_identities(plan, moments), _powers(plan, powers), _descents(plan, descents)])
-    rows = (*_identity_rows(data), *_power_rows(data), *_descent_rows(data))
+    rows = []
+    for name, letter in _CLASSES.items():
+        own, title = data.sel(activation=name), f"{name} (class {letter})"
+        rows += [
+            computed_row(f"{title}: drift less identity (2), relative", 0.0, own.difference, _EXACT),
+            computed_row(f"{title}: the same with unequal rates (A.2)", 0.0, own.with_rates, _EXACT),
+        ]
+    tanh = data.sel(activation="tanh")
+    rows.append(computed_row("tanh: drift of the matrix less its identity", 0.0, tanh.matrix, 1e-9))
+    title = "tanh: drift of the matrix less that of corollary 12 as printed, relative"
+    note = "off the diagonal σ'(z_i) z_j is not φ: the identity has E[(σ'p)zᵀ + z(σ'p)ᵀ − pσᵀ − σpᵀ]"
+    printed = tanh.printed_matrix
+    rows += [claim_row(title, 0.0, printed, printed < 1e-9, note, disputed=True), *_power_rows(data)]
+    for name, letter in _CLASSES.items():
+        own = data.sel(activation=name)
+        title = f"{name}: change of the imbalance in {plan.steps} steps less identity and second order"
+        rows.append(computed_row(title, 0.0, own.left, 1e-10))
+        if letter.startswith("A"):
+            drift, added = (np.abs(each).max() for each in (own.change - own.second_order, own.second_order))
+            note = f"what steps of finite size add, of second order, is {float(added):.2g}"
+            title = f"{name}: drift of gradient flow itself, conserved"
+            rows.append(computed_row(title, 0.0, float(drift), 1e-10, note))
     good = all(row.agrees is not False for row in rows if not row.disputed)
     verdict = (
         f"The imbalance identity {'holds' if good else 'does NOT hold'} to rounding for {len(_CLASSES)} activations; "
         "small layers lose their balance by the powers of (28), the slower the further from the input, and linear "
         "and ReLU networks not at all."
     )
-    return Result(verdict, rows, data, _draw)
+    return Result(verdict, tuple(rows), data, _draw)
 
 
 def _network(name: str, size: float, seed: Seed) -> torch.nn.Sequential:
@@ -92,50 +112,27 @@ def _quartic(outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 def _identities(plan: Plan, seed: Seed) -> xarray.Dataset:
     """Largest relative differences of drift and identity, plain, with unequal rates, and of the two matrix forms."""
-    names = ("difference", "with_rates", "matrix", "printed_matrix")
+    from foretrain.empirical.imbalance import imbalance
+
+    names, eps = ("difference", "with_rates", "matrix", "printed_matrix"), np.finfo(float).eps
     found = np.zeros((len(_CLASSES), len(names)))
     for row, name in enumerate(track(_CLASSES, "activations")):
         for own in spawn(seed, plan.networks):
-            found[row] = np.maximum(found[row], _differences(name, plan, own))
+            first, second = spawn(own, 2)
+            model, (x, y) = _network(name, 1.0, first), _samples(plan.samples, second)
+            plain = imbalance(model, x, y, _quartic)
+            rates = {key: 0.5 + 0.7 * place for place, (key, _) in enumerate(model.named_parameters())}
+            drifts = [each.data for each in (plain, imbalance(model, x, y, _quartic, rates))]
+            relative = [float(np.abs(each["difference"] / each["roundoff"]).max()) * eps for each in drifts]
+            matrix = plain.matrix(0)
+            unit = float(np.abs(matrix["identity"]).max()) or 1.0
+            for key in ("identity", "printed"):
+                relative.append(float(np.abs(matrix[key] - matrix["drift"]).max()) / unit)
+            found[row] = np.maximum(found[row], relative)
     return xarray.Dataset(
         {name: ("activation", found[:, column]) for column, name in enumerate(names)},
         coords={"activation": list(_CLASSES)},
     )
-
-
-def _differences(name: str, plan: Plan, seed: Seed) -> FloatArray:
-    from foretrain.empirical.imbalance import imbalance
-
-    first, second = spawn(seed, 2)
-    model, (x, y) = _network(name, 1.0, first), _samples(plan.samples, second)
-    plain = imbalance(model, x, y, _quartic)
-    rates = {key: 0.5 + 0.7 * place for place, (key, _) in enumerate(model.named_parameters())}
-    weighted = imbalance(model, x, y, _quartic, rates)
-    eps = np.finfo(float).eps
-    relative = [
-        float(np.abs(each.data["difference"] / each.data["roundoff"]).max()) * eps
-        for each in (plain, weighted)
-    ]
-    matrix = plain.matrix(0)
-    unit = float(np.abs(matrix["identity"]).max()) or 1.0
-    matrices = [float(np.abs(matrix[key] - matrix["drift"]).max()) / unit for key in ("identity", "printed")]
-    return np.array([*relative, *matrices])
-
-
-def _identity_rows(data: xarray.Dataset) -> list[Row]:
-    rows = []
-    for name, letter in _CLASSES.items():
-        own, title = data.sel(activation=name), f"{name} (class {letter})"
-        rows += [
-            computed_row(f"{title}: drift less identity (2), relative", 0.0, own.difference, _EXACT),
-            computed_row(f"{title}: the same with unequal rates (A.2)", 0.0, own.with_rates, _EXACT),
-        ]
-    tanh = data.sel(activation="tanh")
-    rows.append(computed_row("tanh: drift of the matrix less its identity", 0.0, tanh.matrix, 1e-9))
-    title = "tanh: drift of the matrix less that of corollary 12 as printed, relative"
-    note = "off the diagonal σ'(z_i) z_j is not φ: the identity has E[(σ'p)zᵀ + z(σ'p)ᵀ − pσᵀ − σpᵀ]"
-    printed = tanh.printed_matrix
-    return [*rows, claim_row(title, 0.0, printed, printed < 1e-9, note, disputed=True)]
 
 
 def _powers(plan: Plan, seed: Seed) -> xarray.Dataset:
@@ -159,9 +156,8 @@ def _power_rows(data: xarray.Dataset) -> list[Row]:
     ratio = np.log(data.drift.isel(size=0) / data.drift.isel(size=1)) / np.log(_SIZES[0] / _SIZES[1])
     for name, q in _ORDERS.items():
         for layer in data.layer.values.tolist():
-            powers = ratio.sel(bent=name, layer=layer).values
-            error = float(powers.std(ddof=1) / np.sqrt(len(powers)))
-            expected, here = float(_DEPTH + (q - 1) * layer), float(powers.mean())
+            here, error = sampled(ratio.sel(bent=name, layer=layer).values)
+            expected = float(_DEPTH + (q - 1) * layer)
             agrees = bool(abs(here - expected) <= _POWER_ERROR + 3 * error)
             title = f"{name}: power of ε in the drift of layers {layer} and {layer + 1} (28)"
             rows.append(Row(title, expected, here, error, agrees))
@@ -184,21 +180,6 @@ def _descents(plan: Plan, seed: Seed) -> xarray.Dataset:
     courses = {name: (dims, np.stack([record[name].values for record in records])) for name in values}
     left = [np.abs(record["difference"].values).max() for record in records]
     return xarray.Dataset({**courses, "left": ("activation", left)}, {"activation": list(_CLASSES)})
-
-
-def _descent_rows(data: xarray.Dataset) -> list[Row]:
-    rows = []
-    steps = data.sizes["step"] - 1
-    for name, letter in _CLASSES.items():
-        own = data.sel(activation=name)
-        title = f"{name}: change of the imbalance in {steps} steps less identity and second order"
-        rows.append(computed_row(title, 0.0, own.left, 1e-10))
-        if letter.startswith("A"):
-            drift, added = (np.abs(each).max() for each in (own.change - own.second_order, own.second_order))
-            note = f"what steps of finite size add, of second order, is {float(added):.2g}"
-            title = f"{name}: drift of gradient flow itself, conserved"
-            rows.append(computed_row(title, 0.0, float(drift), 1e-10, note))
-    return rows
 
 
 def _draw(data: xarray.Dataset) -> Figure:

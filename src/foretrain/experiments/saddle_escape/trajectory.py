@@ -16,9 +16,10 @@ import xarray
 
 from foretrain.compare.judging.agreement import largest_score_allowed
 from foretrain.experiments.judgements import claim_row
+from foretrain.experiments.pictures import coloured
 from foretrain.experiments.registry import Result, Row, plans
 from foretrain.saddle import escape_time, reduced_flow
-from foretrain.support.answers import BLUE, INK, PALETTE, Figure, log
+from foretrain.support.answers import BLUE, INK, Figure, log
 from foretrain.support.progress import track
 from foretrain.support.seeds import spawn, torch_generator
 from foretrain.theory.architecture import FloatArray
@@ -63,65 +64,71 @@ PLANS = plans(
 
 def saddle_trajectory(plan: Plan, seed: int) -> Result:
     """Loss and amplitudes of whole networks, by flow and by descent, beside those of the scalar flow."""
-    descent = plan.descent
-    flow = _compared(_flow(plan, _times(plan.width, 1.0)), plan.width, 1.0)
-    steps = _compared(_descend(descent, seed), descent.width, descent.factor)
+    from foretrain.training import gradient_flow as flows
+
+    # The adaptive flow of the whole network, whose errors are zero.
+    problem = flows.Problem("tanh", depth=len(_SCALES), width=plan.width, inputs=plan.inputs)
+    sample, rules = flows.gaussian_sample(problem, plan.points), flows.Integration(rtol=1e-6)
+    start, times = flows.ansatz(problem, _SCALES), _times(plan.width, 1.0)
+    shots = flows.snapshots(problem, start, times, metric="normalized", sample=sample, integration=rules)
+    seen = flows.trajectory(problem, shots, sample=sample).isel(network=0)
+    X, loss = seen["amplitude"].isel(mode=0).values, seen["loss"].values
+    exact = [np.stack([values, values]) for values in (X, loss)]
+    flow, descent = _beside_flow(times, *exact, plan.width, 1.0), plan.descent
+    moved = _descend(descent, seed)
+    steps = _beside_flow(*moved, descent.width, descent.factor)
     data = xarray.concat([flow, steps], dim=xarray.Variable("run", ["flow", "descent"]), combine_attrs="drop")
     attributes = {key: getattr(descent, key) for key in ("factor", "batch", "steps", "seeds")}
-    rate = float(steps["time"][-1]) / descent.steps
+    rate = float(moved[0][-1]) / descent.steps
     data = data.assign_attrs(width=plan.width, descent_width=descent.width, **attributes, rate=rate)
-    rows = (*_flow_rows(data.sel(run="flow")), *_descent_rows(data.sel(run="descent")))
-    return Result(_verdict(data), rows, data, _draw)
+    flow, steps = data.sel(run="flow"), data.sel(run="descent")
+    rows = (*_flow_rows(flow), *_descent_rows(steps))
+    distance = float(np.abs(flow["X"] / flow["X_exact"] - 1).max())
+    largest = max(np.abs(score).max() for score in scores(steps).values())
+    verdict = (
+        f"The flow of the whole network stays within {distance:.1e} of the scalar flow in every X_l; SGD (width "
+        f"{descent.width}, batch {descent.batch}, {descent.steps} steps, {descent.seeds} seeds) within "
+        f"{largest:.1f} standard errors of its own."
+    )
+    return Result(verdict, rows, data, _draw)
 
 
 def _times(width: int, factor: float) -> FloatArray:
     """The snapshots: from the start to beyond the escape."""
-    escape = escape_time("tanh", _scales(factor), width=width, threshold=_THRESHOLD, method="reduced")
+    scales = factor * np.array(_SCALES)
+    escape = escape_time("tanh", scales, width=width, threshold=_THRESHOLD, method="reduced")
     return np.linspace(0.0, _BEYOND * escape, _SNAPSHOTS)
 
 
-def _scales(factor: float) -> FloatArray:
-    return factor * np.array(_SCALES)
-
-
-def _flow(plan: Plan, times: FloatArray) -> xarray.Dataset:
-    """The adaptive flow of the whole network; errors are zero."""
-    from foretrain.training import gradient_flow as flows
-
-    problem = flows.Problem("tanh", depth=len(_SCALES), width=plan.width, inputs=plan.inputs)
-    sample, rules = flows.gaussian_sample(problem, plan.points), flows.Integration(rtol=1e-6)
-    start = flows.ansatz(problem, _SCALES)
-    shots = flows.snapshots(problem, start, times, metric="normalized", sample=sample, integration=rules)
-    seen = flows.trajectory(problem, shots, sample=sample).isel(network=0)
-    amplitude = seen["amplitude"].isel(mode=0).values
-    return _dataset(times, amplitude, np.zeros_like(amplitude), seen["loss"].values, np.zeros(len(times)))
-
-
-def _dataset(
-    times: FloatArray, X: FloatArray, X_error: FloatArray, loss: FloatArray, loss_error: FloatArray
+def _beside_flow(
+    times: FloatArray, X: FloatArray, loss: FloatArray, width: int, factor: float
 ) -> xarray.Dataset:
-    along, layered = ("snapshot",), ("snapshot", "layer")
-    values = {"time": (along, times), "X": (layered, X), "X_error": (layered, X_error)}
-    losses = {"loss": (along, loss), "loss_error": (along, loss_error)}
-    return xarray.Dataset({**values, **losses}, coords={"layer": np.arange(1, X.shape[1] + 1)})
-
-
-def _compared(found: xarray.Dataset, width: int, factor: float) -> xarray.Dataset:
-    """With the scalar flow at the same times, and as a curve."""
-    times = found["time"].values
-    exact = reduced_flow("tanh", _scales(factor), width=width, times=times)
-    curve = reduced_flow("tanh", _scales(factor), width=width, until=float(times[-1]))
-    return found.assign(
-        X_exact=(("snapshot", "layer"), exact["X"].values),
-        loss_exact=("snapshot", exact["loss"].values),
-        curve_time=("point", curve["time"].values),
-        curve_X=(("point", "layer"), curve["X"].values),
-        curve_loss=("point", curve["loss"].values),
+    """Means over networks (network, snapshot, ..), with errors, and the scalar flow at these times and as a curve."""
+    scales, layered = factor * np.array(_SCALES), ("snapshot", "layer")
+    (X_mean, X_error), (loss_mean, loss_error) = (
+        (each.mean(axis=0), each.std(axis=0, ddof=1) / np.sqrt(len(each))) for each in (X, loss)
+    )
+    exact = reduced_flow("tanh", scales, width=width, times=times)
+    curve = reduced_flow("tanh", scales, width=width, until=float(times[-1]))
+    return xarray.Dataset(
+        {
+            "time": ("snapshot", times),
+            "X": (layered, X_mean),
+            "X_error": (layered, X_error),
+            "loss": ("snapshot", loss_mean),
+            "loss_error": ("snapshot", loss_error),
+            "X_exact": (layered, exact["X"].values),
+            "loss_exact": ("snapshot", exact["loss"].values),
+            "curve_time": ("point", curve["time"].values),
+            "curve_X": (("point", "layer"), curve["X"].values),
+            "curve_loss": ("point", curve["loss"].values),
+        },
+        coords={"layer": np.arange(1, len(_SCALES) + 1)},
     )
 
 
-def _descend(sizes: Descent, seed: int) -> xarray.Dataset:
-    """Plain descent on fresh batches, gradients by torch itself: means over seeds with standard errors."""
+def _descend(sizes: Descent, seed: int) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Plain descent on fresh batches, gradients by torch itself: times, X and losses (seed, snapshot, ..)."""
     import torch
 
     from foretrain.training.gradient_flow import Problem, amplitudes, ansatz, gaussian_sample
@@ -130,7 +137,7 @@ def _descend(sizes: Descent, seed: int) -> xarray.Dataset:
     times = _times(sizes.width, sizes.factor)
     due = set(np.linspace(0, sizes.steps, _SNAPSHOTS).round().astype(int).tolist())
     rates = [times[-1] / sizes.steps * rate for rate in problem.rates("normalized")]
-    start = ansatz(problem, np.tile(_scales(sizes.factor), (sizes.seeds, 1)))
+    start = ansatz(problem, np.tile(sizes.factor * np.array(_SCALES), (sizes.seeds, 1)))
     weights = [values.clone().requires_grad_() for values in start.weights]
     sources = [torch_generator(own) for own in spawn(seed, sizes.seeds)]
     points = gaussian_sample(problem, 2048).points
@@ -146,9 +153,7 @@ def _descend(sizes: Descent, seed: int) -> xarray.Dataset:
         with torch.no_grad():
             for values, rate, gradient in zip(weights, rates, gradients):
                 values -= rate * gradient
-    X_mean, X_error = _mean(np.stack(X, axis=1))
-    loss, loss_error = _mean(np.stack(losses, axis=1))
-    return _dataset(times, X_mean, X_error, loss, loss_error)
+    return times, np.stack(X, axis=1), np.stack(losses, axis=1)
 
 
 def _losses(weights: list[torch.Tensor], points: torch.Tensor) -> torch.Tensor:
@@ -157,10 +162,6 @@ def _losses(weights: list[torch.Tensor], points: torch.Tensor) -> torch.Tensor:
     for matrix in weights[:-1]:
         h = (matrix @ h).tanh()
     return 0.5 * (weights[-1] @ h - points[:, :1].tanh()).square().mean(dim=(1, 2))
-
-
-def _mean(values: FloatArray) -> tuple[FloatArray, FloatArray]:
-    return values.mean(axis=0), np.asarray(values.std(axis=0, ddof=1) / np.sqrt(len(values)))
 
 
 def _flow_rows(own: xarray.Dataset) -> list[Row]:
@@ -203,17 +204,6 @@ def _descent_rows(own: xarray.Dataset) -> list[Row]:
     return rows
 
 
-def _verdict(data: xarray.Dataset) -> str:
-    flow = data.sel(run="flow")
-    distance = float(np.abs(flow["X"] / flow["X_exact"] - 1).max())
-    largest = max(np.abs(score).max() for score in scores(data.sel(run="descent")).values())
-    return (
-        f"The flow of the whole network stays within {distance:.1e} of the scalar flow in every X_l; SGD (width "
-        f"{data.descent_width}, batch {data.batch}, {data.steps} steps, {data.seeds} seeds) within {largest:.1f} "
-        "standard errors of its own."
-    )
-
-
 def _draw(data: xarray.Dataset) -> Figure:
     title = "Whole networks on the scalar flow: tanh, depth 4, normalized metric"
     figure = Figure(title, columns=2, size=(12, 8))
@@ -227,8 +217,7 @@ def _draw(data: xarray.Dataset) -> Figure:
     for run in runs:
         own = data.sel(run=run)
         panel = figure.panel("", "time s", log("amplitude"), legend_columns=2)
-        for layer, color in zip(own.layer.values.tolist(), PALETTE):
-            each = own.sel(layer=layer)
+        for layer, each, color in coloured(own, "layer"):
             panel.curve(own.curve_time, each.curve_X, color=color)
             panel.curve(own.time, each.X, "o", f"$X_{layer}$", color, error=each.X_error, hollow=True)
     return figure

@@ -18,7 +18,7 @@ import xarray
 from foretrain.experiments.judgements import claim_row, computed_row
 from foretrain.experiments.parts import Parts
 from foretrain.experiments.registry import Result, Row, plans
-from foretrain.experiments.saddle_escape.escape_times import fit, network_times
+from foretrain.experiments.saddle_escape.escape_times import descent_row, fit, network_times
 from foretrain.saddle import balanced_time, collapse, coupling, escape_time, reduced_flow
 from foretrain.support.answers import INK, PALETTE, Figure, log
 from foretrain.support.seeds import integer, spawn
@@ -58,38 +58,45 @@ PLANS = plans(
 def saddle_universality(plan: Plan, seed: int, parts: Parts) -> Result:
     """K t of five activations over ε, by the scalar flow, by whole networks and by stochastic gradient descent."""
     epsilon = np.geomspace(3e-3, 0.1, plan.epsilons)
-    scalar = parts.get("scalar flow", partial(_scalar, epsilon))
     chosen = epsilon[np.linspace(plan.epsilons - 1, 0, plan.networks).round().astype(int)]
-    whole = parts.get("whole networks", partial(_whole, chosen))
+
+    def scalar_flow() -> xarray.Dataset:
+        """K t by three formulas over the window, and by the exact flow far below it."""
+        scaled = partial(collapse, list(_ACTIVATIONS), depth=_DEPTH, width=_WIDTH, threshold=_THRESHOLD)
+        below = scaled(_SMALL, formula="reduced").isel(formula=0, drop=True)["spread"].values
+        window = scaled(epsilon, formula=_FORMULAS)[["scaled_time", "spread", "K"]]
+        window = window.assign_coords({"activation": list(_ACTIVATIONS)})
+        return window.assign(small_spread=("small_epsilon", below), small_epsilon=list(_SMALL))
+
+    def whole_networks() -> xarray.Dataset:
+        """K t of whole networks on the manifold."""
+        scales = np.repeat(chosen[:, None], _DEPTH, axis=1)
+        found = [
+            coupling(name, _DEPTH, _WIDTH) * network_times(name, scales, _WIDTH, _THRESHOLD)
+            for name in _ACTIVATIONS
+        ]
+        coords = {"activation": list(_ACTIVATIONS), "network_epsilon": chosen}
+        return xarray.Dataset({"network_time": (tuple(coords), np.stack(found))}, coords)
+
+    whole = [parts.get("scalar flow", scalar_flow), parts.get("whole networks", whole_networks)]
     descents = [
         parts.get(f"descent {name}", partial(_descend, plan, name, own))
         for name, own in zip(_ACTIVATIONS, spawn(seed, len(_ACTIVATIONS)), strict=True)
     ]
     descent = xarray.concat(descents, dim="case", join="exact")
-    data = xarray.merge([scalar, whole, descent], combine_attrs="drop").assign_attrs(
+    data = xarray.merge([*whole, descent], combine_attrs="drop").assign_attrs(
         width=_WIDTH, descent_width=plan.descent_width, rate=plan.rate, seeds=plan.seeds
     )
-    return Result(_verdict(data), _table(data), data, _draw)
-
-
-def _scalar(epsilon: FloatArray) -> xarray.Dataset:
-    """K t by three formulas over the window, and by the exact flow far below it."""
-    scaled = partial(collapse, list(_ACTIVATIONS), depth=_DEPTH, width=_WIDTH, threshold=_THRESHOLD)
-    below = scaled(_SMALL, formula="reduced").isel(formula=0, drop=True)["spread"].values
-    window = scaled(epsilon, formula=_FORMULAS)[["scaled_time", "spread", "K"]]
-    window = window.assign_coords({"activation": list(_ACTIVATIONS)})
-    return window.assign(small_spread=("small_epsilon", below), small_epsilon=list(_SMALL))
-
-
-def _whole(epsilon: FloatArray) -> xarray.Dataset:
-    """K t of whole networks on the manifold."""
-    scales = np.repeat(epsilon[:, None], _DEPTH, axis=1)
-    found = [
-        coupling(name, _DEPTH, _WIDTH) * network_times(name, scales, _WIDTH, _THRESHOLD)
-        for name in _ACTIVATIONS
-    ]
-    coords = {"activation": list(_ACTIVATIONS), "network_epsilon": epsilon}
-    return xarray.Dataset({"network_time": (tuple(coords), np.stack(found))}, coords)
+    times = (data["scaled_time"].sel(formula="reduced") / data["K"]).isel(epsilon=0)
+    factor = float(times.max() / times.min())
+    spread = data["spread"].sel(formula="reduced").values
+    off = np.abs((data["descent_time"].mean("seed") / data["descent_exact"]).values - 1)
+    verdict = (
+        f"K t of five activations differ by {spread[-1]:.1%} at ε = 0.1 and by {spread[0]:.2%} at ε = 0.003, where "
+        f"the times themselves differ by a factor of {factor:.1f}; SGD is within {float(off.max()):.1%} of the "
+        "scalar flow."
+    )
+    return Result(verdict, _table(data, factor), data, _draw)
 
 
 def _descend(plan: Plan, name: str, seed: np.random.SeedSequence) -> xarray.Dataset:
@@ -128,7 +135,7 @@ def _descend(plan: Plan, name: str, seed: np.random.SeedSequence) -> xarray.Data
     )
 
 
-def _table(data: xarray.Dataset) -> tuple[Row, ...]:
+def _table(data: xarray.Dataset, factor: float) -> tuple[Row, ...]:
     exact = data["scaled_time"].sel(formula="reduced")
     spread = data["spread"].sel(formula="reduced").values
     power = fit(data.epsilon.values, spread)
@@ -140,7 +147,7 @@ def _table(data: xarray.Dataset) -> tuple[Row, ...]:
     corrected = np.abs((data["scaled_time"].sel(formula="corrected") / exact).values - 1).max(axis=0)
     window = "ε = 0.1 to 0.003"
     title, ends = f"spread of K t over five activations, {window}", f"{spread[-1]:.3f} to {spread[0]:.4f}"
-    note = f"without K the times themselves differ by a factor of {_raw_factor(data):.1f}."
+    note = f"without K the times themselves differ by a factor of {factor:.1f}."
     note, rising = f"Largest over smallest, less 1; {note}", (np.diff(spread) > 0).all()
     rows = [claim_row(title, "tends to 0", ends, rising, note)]
     title = f"power of ε by which the spread shrinks, at ε = {_SMALL[0]:g} .. {_SMALL[1]:g}"
@@ -166,36 +173,18 @@ def _table(data: xarray.Dataset) -> tuple[Row, ...]:
     return (*rows, claim_row(title, "< 1e-4", network, network < 1e-4, note), *_descent_rows(data))
 
 
-def _raw_factor(data: xarray.Dataset) -> float:
-    times = (data["scaled_time"].sel(formula="reduced") / data["K"]).isel(epsilon=0)
-    return float(times.max() / times.min())
-
-
 def _descent_rows(data: xarray.Dataset) -> list[Row]:
     """K t of descent, mean over seeds, beside the scalar flow; a step of the rate is the least that can be told."""
     rows = []
     for case in range(data.sizes["case"]):
         own = data.isel(case=case)
-        times, exact = own["descent_time"].values, float(own["descent_exact"])
-        mean, error = float(times.mean()), float(times.std(ddof=1) / np.sqrt(len(times)))
         title = f"SGD, {own['descent_activation'].values}, ε = {float(own['descent_epsilon']):.3g}: K t"
         note = (
-            f"Width {data.descent_width}, batch {_BATCH}, rate {data.rate:g}, {len(times)} seeds; to agree "
+            f"Width {data.descent_width}, batch {_BATCH}, rate {data.rate:g}, {own.sizes['seed']} seeds; to agree "
             "within three standard errors and 2 % for the finite rate and the noise."
         )
-        agrees = bool(abs(mean - exact) <= 3 * error + 0.02 * exact)
-        rows.append(Row(title, exact, mean, error, agrees, note))
+        rows.append(descent_row(title, float(own["descent_exact"]), own["descent_time"].values, note))
     return rows
-
-
-def _verdict(data: xarray.Dataset) -> str:
-    spread = data["spread"].sel(formula="reduced").values
-    descent = np.abs((data["descent_time"].mean("seed") / data["descent_exact"]).values - 1)
-    return (
-        f"K t of five activations differ by {spread[-1]:.1%} at ε = 0.1 and by {spread[0]:.2%} at ε = 0.003, where "
-        f"the times themselves differ by a factor of {_raw_factor(data):.1f}; SGD is within "
-        f"{float(descent.max()):.1%} of the scalar flow."
-    )
 
 
 def _draw(data: xarray.Dataset) -> Figure:
