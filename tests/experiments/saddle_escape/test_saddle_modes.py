@@ -7,7 +7,7 @@ import pytest
 
 from foretrain.experiments.registry import Result, Row
 from foretrain.experiments.saddle_escape import modes as experiment
-from foretrain.experiments.saddle_escape.mode_rows import homotopy_rows, network_rows
+from foretrain.experiments.saddle_escape.modes import homotopy_rows, network_rows
 
 TINY = experiment.Plan(
     width=6,

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from foretrain.gaussian.nodes import gauss_hermite
 from foretrain.experiments.judgements import sampled
 from foretrain.experiments.registry import Row
+from foretrain.gaussian.nodes import gauss_hermite
 from foretrain.theory.architecture import FloatArray
 
 

@@ -20,10 +20,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import xarray
+from scipy.stats import t as student
 
 from foretrain.activations import activation
-from foretrain.experiments.registry import Result, plans
-from foretrain.experiments.saddle_escape.mode_rows import rows, verdict
+from foretrain.experiments.judgements import claim_row, measured_row
+from foretrain.experiments.registry import Result, Row, plans
+from foretrain.experiments.saddle_escape.escape_times import descent_row
 from foretrain.saddle import escape_time
 from foretrain.saddle import modes as theory
 from foretrain.support.answers import BLUE, FAINT, INK, PALETTE, RED, Axis, Figure, log, names_axis
@@ -92,11 +94,15 @@ PLANS = plans(
 
 def saddle_modes(plan: Plan, seed: int) -> Result:
     """Loss, alignments and escape times of three modes, and the order of two, against the predictions."""
-    exact = _block_escape(plan.scales, plan.betas, plan.block)
+    exact, modes = _block_escape(plan.scales, plan.betas, plan.block), len(plan.betas)
     parts = [_flow(plan, exact, seed), _escapes(plan, seed), _descend(plan, seed)]
-    parts += [_modes(plan, exact), _limit(plan), _ordering(plan)]
-    splits, closures = [_homotopy(plan, nodes, None) for nodes in plan.nodes], _closures(plan)
-    data = xarray.merge(parts).assign(
+    splits = [_homotopy(plan, nodes, None) for nodes in plan.nodes]
+    # The paper's closure, and the one with the off-block entries of every layer, by number of variables.
+    closures = {
+        modes * (_DEPTH + len(layers) * (modes - 1)): _homotopy(plan, 2, layers)
+        for layers in ((1, 2), tuple(range(1, _DEPTH)))
+    }
+    data = xarray.merge([*parts, _modes(plan, exact), _ordering(plan)]).assign(
         predicted=("nodes", [plan.block * split.predicted for split in splits]),
         share=(("nodes", "channel"), [[plan.block * v for v in s.shares.values()] for s in splits]),
         closure=("variables_kept", [plan.block * split.end for split in closures.values()]),
@@ -107,7 +113,15 @@ def saddle_modes(plan: Plan, seed: int) -> Result:
     data.attrs |= {"homotopy_end": plan.block * splits[-1].end, "conservation": kept, "width": plan.width}
     data.attrs |= {"block_width": plan.block, "betas": list(plan.betas), "threshold": _THRESHOLD}
     data.attrs |= {"start_scale": plan.epsilon, "points": plan.points, "samples": plan.samples}
-    return Result(verdict(data), rows(data, plan.descent), data, _draw)
+    rows = (*network_rows(data), *_mode_rows(data, plan.descent), *homotopy_rows(data), *_order_rows(data))
+    right = int(((data["rate_ratio"] > 1) == (data["time_ratio"] > 1)).sum())
+    network, leading, alone = (float(data[name][0]) for name in ("network_escape", "leading", "alone"))
+    verdict = (
+        f"The whole network's first mode escapes at {network:.5g}, the block flow's at {exact[0]:.5g}; by itself it "
+        f"would at {leading:.5g} by leading order and {alone:.5g} exactly; the homotopy identity gives "
+        f"{float(data['predicted'][-1]):.5g}; Γ_k orders {right} of {data['rate_ratio'].size} pairs of modes rightly."
+    )
+    return Result(verdict, rows, data, _draw)
 
 
 def _block_escape(scales: FloatArray, betas: Sequence[float], block: int, until: float = 1e5) -> FloatArray:
@@ -128,7 +142,10 @@ def _flow(plan: Plan, exact: FloatArray, seed: int) -> xarray.Dataset:
 
     problem = _problem(plan, plan.width)
     sample, rules = flows.gaussian_sample(problem, plan.points, seed), flows.Integration(rtol=1e-6)
-    start, times = flows.ansatz(problem, plan.scales), _times(plan, exact[0])
+    # A third of the snapshots is about the first escape, where everything moves.
+    third, ends = plan.snapshots // 3, ((0, 0.85, False), (0.85, 1.2, False), (1.2, plan.until, True))
+    spans = [np.linspace(start, stop, third, endpoint=end) for start, stop, end in ends]
+    start, times = flows.ansatz(problem, plan.scales), exact[0] * np.concatenate(spans)
     shots = flows.snapshots(problem, start, times, metric="normalized", sample=sample, integration=rules)
     first = shots.weights[0][0, :, :, : len(plan.betas)].numpy()
     losses = flows.trajectory(problem, shots, sample=sample)["loss"].isel(network=0).values
@@ -185,39 +202,24 @@ def _descend(plan: Plan, seed: int) -> xarray.Dataset:
     return xarray.Dataset({"descent_time": times, "descent_exact": exact})
 
 
-def _times(plan: Plan, escape: float) -> FloatArray:
-    """Snapshots, a third of them about the first escape, where everything moves."""
-    third = plan.snapshots // 3
-    ends = ((0, 0.85, False), (0.85, 1.2, False), (1.2, plan.until, True))
-    return escape * np.concatenate([np.linspace(start, stop, third, endpoint=e) for start, stop, e in ends])
-
-
 def _modes(plan: Plan, exact: FloatArray) -> xarray.Dataset:
-    """Escape times of every mode: by itself at leading order and exactly, and with the others."""
+    """Escape times of every mode: by itself at leading order and exactly, and with the others.
+
+    ``ratio`` is the first mode's exact time over the leading one, for smaller and smaller scales.
+    """
     alone = partial(escape_time, "tanh", plan.scales[:, 0], width=plan.block, threshold=_THRESHOLD)
-    values = {
-        "exact": ("mode", exact),
-        "leading": ("mode", [alone(beta=beta, method="leading") for beta in plan.betas]),
-        "alone": ("mode", [alone(beta=beta, method="reduced") for beta in plan.betas]),
-    }
-    return xarray.Dataset(values, coords={"mode": np.arange(1, len(exact) + 1)})
-
-
-def _limit(plan: Plan) -> xarray.Dataset:
-    """The first mode's exact time over the leading one, for smaller and smaller scales."""
     ratios = []
     for epsilon in track(plan.epsilons, "smaller scales"):
         X = np.full_like(plan.scales, epsilon)
         leading = escape_time("tanh", X[:, 0], width=plan.block, beta=plan.betas[0], threshold=_THRESHOLD)
         ratios.append(float(_block_escape(X, plan.betas, plan.block, 1.2 * leading)[0]) / leading)
-    return xarray.Dataset({"ratio": ("epsilon", ratios)}, coords={"epsilon": list(plan.epsilons)})
-
-
-def _closures(plan: Plan) -> dict[int, theory.HomotopyTimes]:
-    """By number of variables: the paper's closure, and the one with the off-block entries of every layer."""
-    modes = len(plan.betas)
-    choices = [(1, 2), tuple(range(1, _DEPTH))]
-    return {modes * (_DEPTH + len(layers) * (modes - 1)): _homotopy(plan, 2, layers) for layers in choices}
+    values = {
+        "exact": ("mode", exact),
+        "leading": ("mode", [alone(beta=beta, method="leading") for beta in plan.betas]),
+        "alone": ("mode", [alone(beta=beta, method="reduced") for beta in plan.betas]),
+        "ratio": ("epsilon", ratios),
+    }
+    return xarray.Dataset(values, {"mode": np.arange(1, len(exact) + 1), "epsilon": list(plan.epsilons)})
 
 
 def _homotopy(plan: Plan, nodes: int, layers: Sequence[int] | None) -> theory.HomotopyTimes:
@@ -256,6 +258,83 @@ def _ordering(plan: Plan) -> xarray.Dataset:
         },
         coords={"strength": list(plan.strengths), "critical_depth": list(plan.depths)},
     )
+
+
+def network_rows(data: xarray.Dataset) -> list[Row]:
+    """The whole network on the block flow."""
+    bound, rows = float(student.ppf(0.995, data.samples - 1)), []
+    note = f"Mean over {data.samples} samples of {data.points} points; |z| may be {bound:.1f} for so few."
+    for mode in data.mode.values[np.isfinite(data["network_escape"].values)].tolist():
+        own, title = data.sel(mode=mode), f"mode {mode}: escape, block flow and whole network"
+        rows.append(measured_row(title, own.exact, own.network_escape, own.network_error, bound, note))
+    far = np.abs(data["network_loss"].values - data["loss"].values)
+    worst, slope = int(np.argmax(far)), np.gradient(data["loss"].values, data.time.values)
+    when, shift = float(data.time[worst]), float(far[worst]) / abs(slope[worst])
+    note = f"In the fall at s = {when:.5g}; a shift in time of {shift:.2g} makes that much."
+    share = float(far[worst]) / float(data["loss"][0])
+    return [*rows, Row("largest distance of the losses over the first loss", 0.0, share, note=note)]
+
+
+def _mode_rows(data: xarray.Dataset, sizes: Descent) -> list[Row]:
+    """Stochastic descent, every mode by itself against all together, and the limit of small scales."""
+    title = "first mode's escape, block flow and whole networks"
+    note = (
+        f"Batch {sizes.batch}, {sizes.steps} steps, {sizes.seeds} seeds; to agree within three standard errors "
+        "and 2% for the finite rate."
+    )
+    title = f"SGD, width {sizes.width}, ε = {sizes.epsilon:g}: {title}"
+    rows = [descent_row(title, float(data["descent_exact"]), data["descent_time"].values, note)]
+    for mode in data.mode.values.tolist():
+        leading, exact, alone = (float(data[name].sel(mode=mode)) for name in ("leading", "exact", "alone"))
+        note = f"By itself, without leading order, the mode would take {alone:.5g}."
+        rows.append(Row(f"mode {mode}: escape, leading and exact", leading, exact, note=note))
+    ratios = ", ".join(f"{float(r):.3f} at {e:g}" for r, e in zip(data["ratio"], data["epsilon"].values))
+    note = (
+        f"Over ε: {ratios}. The teacher turns the rows of every block towards every v_m, with a drive of the same "
+        "order in ε as the growth of the scales; the modes do not decouple, and each helps the first one out."
+    )
+    last, title = float(data["ratio"][-1]), "mode 1: exact over leading time as ε → 0"
+    return [*rows, claim_row(title, 1.0, last, abs(last - 1) < 0.05, note, disputed=True)]
+
+
+def homotopy_rows(data: xarray.Dataset) -> list[Row]:
+    """Closures and the homotopy identity for the first mode."""
+    exact, rows = float(data["exact"][0]), []
+    notes = (
+        "Scales, rotations and off-block entries of layer 2, to first order, coefficients from the exact flow; the "
+        "homotopy identity with two nodes, as in the paper, gives",
+        "With the off-block entries of layer 3 too, which matter more than those of layer 2; two nodes give",
+    )
+    for number, note in zip(data.variables_kept.values.tolist(), notes):
+        own, title = data.sel(variables_kept=number), f"mode 1: exact and closure of {number} variables"
+        note = f"{note} {float(own['closure_predicted']):.5g}."
+        rows.append(Row(title, exact, float(own["closure"]), note=note))
+    end, kept = data.homotopy_end, data.conservation
+    for nodes in data.nodes.values.tolist():
+        time = float(data["predicted"].sel(nodes=nodes))
+        agrees = abs(time / end - 1) < 1e-6 if nodes == int(data.nodes[-1]) else None
+        note = "From modes by themselves to the exact block flow, on a coarser Gaussian rule."
+        title = f"mode 1: T(1) and homotopy identity, {nodes} nodes"
+        rows.append(claim_row(title, end, time, agrees, note if nodes == 2 else ""))
+    return [*rows, claim_row("largest |p · f - 1| along the adjoint", "< 1e-06", kept, kept < 1e-6)]
+
+
+def _order_rows(data: xarray.Dataset) -> list[Row]:
+    """Which of two modes is first."""
+    law, fact = data["rate_ratio"] > 1, data["time_ratio"] > 1
+    right, total = int((law == fact).sum()), law.size
+    title, all_of = "pairs of modes that Γ_k orders rightly", f"{total} of {total}"
+    note = (
+        "Where it fails, a block with larger scales learns the stronger mode instead of its own: its rows turn to "
+        "v_1 before they grow along v_2."
+    )
+    first = claim_row(title, all_of, f"{right} of {total}", right == total, note, disputed=True)
+    places = [
+        f"β = {float(data.strength[row]):g}, r = {float(data.critical_depth[column]):g}"
+        for row, column in np.argwhere((law & fact).values)
+    ]
+    title, note = "a weaker mode with larger scales goes first", f"At {', '.join(places)}." if places else ""
+    return [first, claim_row(title, "yes", "yes" if places else "no", bool(places), note)]
 
 
 def _draw(data: xarray.Dataset) -> Figure:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import xarray
 
+from foretrain.experiments.judgements import sampled
 from foretrain.experiments.parts import Parts
 from foretrain.experiments.registry import Result, Row, plans
 from foretrain.support.answers import BLUE, INK, ORANGE, Figure, log
@@ -96,16 +97,40 @@ def plateau_prediction(plan: Plan, seed: int, parts: Parts) -> Result:
     names = xarray.Variable("case", [case.name for case in plan.cases])
     data = xarray.concat(found, dim=names, join="exact", combine_attrs="drop")
     data = data.assign_attrs(width=plan.width, batch=plan.batch, runs=plan.runs)
-    return Result(_verdict(data), _table(data), data, _draw)
+    rows: list[Row] = []
+    for case in data.case.values:
+        own = data.sel(case=case)
+        rows.append(_step_row(own, str(case), "given"))
+        if not np.isfinite(own["predicted"].sel(variant="rescaled")):
+            continue  # no plateau, so nothing is advised
+        title = f"{case}: what halving ε does to the plateau (law as ε → 0)"
+        note = "By the law (12), and by the flow of this network: ε is not small here."
+        halving = Row(title, float(own["halving_law"]), float(own["halving_flow"]), note=note)
+        rows += [_step_row(own, str(case), "rescaled"), _shortening_row(own, str(case)), halving]
+    means = data["measured"].mean("run")
+    given, rescaled = (abs(means / data["predicted"] - 1).sel(variant=variant) for variant in _VARIANTS)
+    ratio = (means.sel(variant="given") / means.sel(variant="rescaled")).values
+    verdict = (
+        f"{int((given <= ALLOWED).sum())} of {data.sizes['case']} plateaus end within {ALLOWED:.0%} of the predicted "
+        f"step (largest distance {float(given.max()):.1%}); rescaled as advised the networks escape "
+        f"{ratio.min():.3g} to {ratio.max():.3g} times sooner, at most {float(rescaled.max()):.1%} off."
+    )
+    return Result(verdict, tuple(rows), data, _draw)
 
 
 def _measure(plan: Plan, case: Case, seed: np.random.SeedSequence) -> xarray.Dataset:
     """Forecast and training of one network."""
+    import torch
+
     from foretrain.compare.plateau import plateau
 
     drawing, descending = spawn(seed, 2)
-    x, y = _teacher(plan, case, drawing) if case.data == "teacher" else _digits()
-    outputs = 1 if case.data == "teacher" else 10
+    if case.data == "teacher":  # y = σ(v·x) of Gaussian inputs, v a unit vector
+        source = torch.Generator().manual_seed(integer(spawn(drawing, 1)[0]))
+        x = torch.randn(plan.samples, plan.inputs, generator=source)
+        y, outputs = _function(case.activation)(x[:, :1]), 1
+    else:
+        (x, y), outputs = _digits(), 10
     model = _network(case, [x.shape[1], *[plan.width] * (case.depth - 1), outputs], drawing)
     found = plateau(model, x, y, lr=plan.rates[case.data], batch_size=plan.batch)
     return _kept(found, found.verify(runs=plan.runs, seed=descending))
@@ -144,15 +169,6 @@ def _network(case: Case, sizes: list[int], seed: np.random.SeedSequence) -> torc
                 layer.bias.zero_()
         layers += [Pointwise(), layer] if place else [layer]
     return nn.Sequential(*layers)
-
-
-def _teacher(plan: Plan, case: Case, seed: np.random.SeedSequence) -> tuple[torch.Tensor, torch.Tensor]:
-    """y = σ(v·x) of Gaussian inputs, v a unit vector."""
-    import torch
-
-    source = torch.Generator().manual_seed(integer(spawn(seed, 1)[0]))
-    x = torch.randn(plan.samples, plan.inputs, generator=source)
-    return x, _function(case.activation)(x[:, :1])
 
 
 def _digits() -> tuple[torch.Tensor, torch.Tensor]:
@@ -209,27 +225,13 @@ def _thinned(steps: FloatArray, losses: FloatArray) -> tuple[FloatArray, FloatAr
     return np.append(steps[chosen], filling), np.append(losses[chosen], filling)
 
 
-def _table(data: xarray.Dataset) -> tuple[Row, ...]:
-    rows: list[Row] = []
-    for case in data.case.values:
-        own = data.sel(case=case)
-        rows.append(_step_row(own, str(case), "given"))
-        if not np.isfinite(own["predicted"].sel(variant="rescaled")):
-            continue  # no plateau, so nothing is advised
-        title = f"{case}: what halving ε does to the plateau (law as ε → 0)"
-        note = "By the law (12), and by the flow of this network: ε is not small here."
-        halving = Row(title, float(own["halving_law"]), float(own["halving_flow"]), note=note)
-        rows += [_step_row(own, str(case), "rescaled"), _shortening_row(own, str(case)), halving]
-    return tuple(rows)
-
-
 def _step_row(own: xarray.Dataset, case: str, variant: str) -> Row:
     """Mean over orders of the batches, with its standard error."""
     runs = own["measured"].sel(variant=variant).values
     predicted, measured = float(own["predicted"].sel(variant=variant)), float(runs.mean())
     if not np.isfinite(predicted):
         return Row(f"{case}, {variant}: escape step", "no prediction", measured, agrees=False)
-    error = float(runs.std(ddof=1) / np.sqrt(len(runs))) if len(runs) > 1 else None
+    error = sampled(runs).error if len(runs) > 1 else None
     off = measured / predicted - 1
     note = f"{off:+.1%}; to be within {ALLOWED:.0%} of the prediction."
     return Row(f"{case}, {variant}: escape step", predicted, measured, error, bool(abs(off) <= ALLOWED), note)
@@ -247,18 +249,6 @@ def _shortening_row(own: xarray.Dataset, case: str) -> Row:
     agrees = bool(here > 1 and abs(here / expected - 1) <= ALLOWED)
     note = f"{int(own['small_layers'])} layers found at {float(own['epsilon']):.2g} of their natural scale."
     return Row(f"{case}: times sooner after rescaling", expected, here, error, agrees, note)
-
-
-def _verdict(data: xarray.Dataset) -> str:
-    off = abs(data["measured"].mean("run") / data["predicted"] - 1)
-    given, rescaled = (off.sel(variant=variant) for variant in _VARIANTS)
-    sooner = data["measured"].mean("run")
-    ratio = (sooner.sel(variant="given") / sooner.sel(variant="rescaled")).values
-    return (
-        f"{int((given <= ALLOWED).sum())} of {data.sizes['case']} plateaus end within {ALLOWED:.0%} of the predicted "
-        f"step (largest distance {float(given.max()):.1%}); rescaled as advised the networks escape "
-        f"{ratio.min():.3g} to {ratio.max():.3g} times sooner, at most {float(rescaled.max()):.1%} off."
-    )
 
 
 def _draw(data: xarray.Dataset) -> Figure:

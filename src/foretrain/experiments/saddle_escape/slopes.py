@@ -10,12 +10,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 import xarray
 
-from foretrain.experiments.judgements import claim_row
+from foretrain.experiments.judgements import claim_row, sampled
 from foretrain.experiments.parts import Parts
 from foretrain.experiments.registry import Result, Row, plans
 from foretrain.experiments.saddle_escape import escape_times as laws
@@ -23,10 +22,6 @@ from foretrain.experiments.saddle_escape.escape_times import fit, fit_over_seeds
 from foretrain.support.answers import BLUE, FAINT, GREEN, INK, ORANGE, Figure, log, names_axis
 from foretrain.support.seeds import integer, spawn
 from foretrain.theory.architecture import FloatArray
-
-if TYPE_CHECKING:
-    from foretrain.training.gradient_flow import Integration, Problem
-
 
 PUBLISHED = {3: (-1.22, 0.06), 5: (-2.74, 0.06), 8: (-5.42, 0.14)}
 _WINDOWS = {3: (0.01, 0.3), 5: (0.06, 0.5), 8: (0.15, 0.5)}
@@ -62,64 +57,65 @@ PLANS = plans(
 
 def saddle_slopes(plan: Plan, seed: int, parts: Parts) -> Result:
     """Fitted slopes of log escape time against log ε for r = 3, 5, 8 small layers, beside the published ones."""
-    small = [r for r in PUBLISHED if r <= plan.depth]
-    flows = [parts.get(f"flow r={r}", partial(_flow, plan, r, seed)) for r in small]
-    finer = [parts.get(f"finer r={r}", partial(_finer, plan, r, seed)) for r in small]
+    small, found = [r for r in PUBLISHED if r <= plan.depth], []
+
+    def flow(r: int) -> xarray.Dataset:
+        """Times (point, seed, threshold) over the published window; nan beyond the published budget of steps."""
+        epsilons = np.geomspace(*_WINDOWS[r], plan.epsilons)
+        times = _escapes(plan, r, epsilons, seed, plan.points, plan.tolerance)
+        return times.assign(epsilon=("point", epsilons))
+
+    def finer(r: int) -> xarray.Dataset:
+        """The largest ε again, where the sample matters most: four times the points and a third of the error."""
+        tolerance = max(plan.tolerance / 3, 2e-5)
+        largest = _escapes(plan, r, np.array(_WINDOWS[r][1:]), seed, 4 * plan.points, tolerance)
+        return largest.isel(point=0)[["time"]].rename(time="finer_time")
+
+    flows = [parts.get(f"flow r={r}", partial(flow, r)) for r in small]
+    again = [parts.get(f"finer r={r}", partial(finer, r)) for r in small]
     descents = [
         parts.get(f"descent r={r}", partial(_descent, plan, r, seed, flow))
         for r, flow in zip(small, flows, strict=True)
     ]
     index = xarray.Variable("small_layers", small)
     data = xarray.merge(
-        [xarray.concat(each, dim=index, join="outer", coords="minimal") for each in (flows, finer, descents)],
+        [xarray.concat(each, dim=index, join="outer", coords="minimal") for each in (flows, again, descents)],
         combine_attrs="drop",
     ).assign_attrs(depth=plan.depth, width=plan.width, inputs=plan.inputs, points=plan.points)
-    rows = _table(data)
-    return Result(_verdict(data, rows), rows, data, _draw)
+    rows: list[Row] = []
+    for r in small:
+        own = data.sel(small_layers=r)
+        rows += [_slope_row(own, r), *_shift_rows(own, r), *_other_rows(own, r)]
+        line, (slope, error) = _fit(own), PUBLISHED[r]
+        found.append(f"{line.slope:.2f} ± {line.error:.2f} (published {slope} ± {error})")
+    shifts = [row for row in rows if "shift of the slope" in row.quantity]
+    moved = sum(row.agrees is not True for row in shifts)
+    verdict = (
+        f"With r = {', '.join(map(str, small))} small layers the slopes are {', '.join(found)}; other thresholds "
+        f"move them by more than {_PUBLISHED_SHIFT:g} in {moved} of {len(shifts)} cases."
+    )
+    return Result(verdict, tuple(rows), data, _draw)
 
 
-def _problem(plan: Plan) -> Problem:
-    from foretrain.training.gradient_flow import Problem
-
-    return Problem("tanh", depth=plan.depth, width=plan.width, inputs=plan.inputs)
-
-
-def _rules(tolerance: float) -> Integration:
-    """Single precision and a pair of low order: their errors stay below the spread of the seeds, which is checked."""
-    import torch
-
-    from foretrain.training.gradient_flow import Integration
-
-    return Integration(rtol=tolerance, dtype=torch.float32, method="bogacki_shampine", max_time=_BUDGET)
-
-
-def _seeds(plan: Plan, seed: int) -> list[int]:
-    return [integer(own) for own in spawn(seed, plan.seeds)]
-
-
-def _flow(plan: Plan, r: int, seed: int) -> xarray.Dataset:
-    """Times (point, seed, threshold) over the published window; nan beyond the published budget of steps."""
-    epsilons = np.geomspace(*_WINDOWS[r], plan.epsilons)
-    found = _escapes(plan, r, epsilons, seed, plan.points, plan.tolerance)
-    return found.assign(epsilon=("point", epsilons))
-
-
-def _finer(plan: Plan, r: int, seed: int) -> xarray.Dataset:
-    """The largest ε once more, where the sample matters most, with four times the points and a third of the error."""
-    tolerance = max(plan.tolerance / 3, 2e-5)
-    largest = _escapes(plan, r, np.array(_WINDOWS[r][1:]), seed, 4 * plan.points, tolerance)
-    return largest.isel(point=0)[["time"]].rename(time="finer_time")
+def _fit(own: xarray.Dataset) -> laws.Fit:
+    return fit_over_seeds(own["epsilon"].values, own["time"].sel(threshold=_THRESHOLD).values)
 
 
 def _escapes(
     plan: Plan, r: int, epsilons: FloatArray, seed: int, points: int, tolerance: float
 ) -> xarray.Dataset:
-    from foretrain.training.gradient_flow import escape, gaussian_sample, scaled_he
+    """Times in single precision and by a pair of low order: errors stay below the spread of the seeds, as is checked."""
+    import torch
 
-    problem = _problem(plan)
-    networks = scaled_he(problem, r, list(epsilons), _seeds(plan, seed))
-    sample = gaussian_sample(problem, points)
-    found = escape(problem, networks, thresholds=_THRESHOLDS, sample=sample, integration=_rules(tolerance))
+    from foretrain.training import gradient_flow as flows
+
+    problem = flows.Problem("tanh", depth=plan.depth, width=plan.width, inputs=plan.inputs)
+    networks = flows.scaled_he(problem, r, list(epsilons), [integer(own) for own in spawn(seed, plan.seeds)])
+    rules = flows.Integration(
+        rtol=tolerance, dtype=torch.float32, method="bogacki_shampine", max_time=_BUDGET
+    )
+    sample = flows.gaussian_sample(problem, points)
+    found = flows.escape(problem, networks, thresholds=_THRESHOLDS, sample=sample, integration=rules)
     shape, grid = (len(epsilons), plan.seeds), ("point", "seed")
     values = {name: (grid, found[name].values.reshape(shape)) for name in ("signal", "evaluations")}
     times = ((*grid, "threshold"), found["time"].values.reshape(*shape, -1))
@@ -130,13 +126,14 @@ def _descent(plan: Plan, r: int, seed: int, flow: xarray.Dataset) -> xarray.Data
     """SGD at the published rate and batch, at the smallest ε whose flow escapes within the time allowed for it."""
     import torch
 
-    from foretrain.training.gradient_flow import gaussian_sample, scaled_he, stochastic_escape
+    from foretrain.training.gradient_flow import Problem, gaussian_sample, scaled_he, stochastic_escape
 
     slowest = flow["time"].sel(threshold=_THRESHOLD).max("seed").fillna(np.inf).values
     quick = np.flatnonzero(1.2 * slowest <= plan.longest_descent)
     place = int(quick[0]) if len(quick) else len(slowest) - 1
-    problem = _problem(plan)
-    networks = scaled_he(problem, r, float(flow["epsilon"][place]), _seeds(plan, seed)[: plan.descents])
+    problem = Problem("tanh", depth=plan.depth, width=plan.width, inputs=plan.inputs)
+    seeds = [integer(own) for own in spawn(seed, plan.seeds)][: plan.descents]
+    networks = scaled_he(problem, r, float(flow["epsilon"][place]), seeds)
     found = stochastic_escape(
         problem,
         networks,
@@ -159,30 +156,15 @@ def checked_times(times: FloatArray, interval: int) -> FloatArray:
     return np.asarray(np.ceil(times / (interval * _RATE)) * interval * _RATE)
 
 
-def _table(data: xarray.Dataset) -> tuple[Row, ...]:
-    rows: list[Row] = []
-    for r in data.small_layers.values.tolist():
-        own = data.sel(small_layers=r)
-        rows += [
-            _slope_row(own, r),
-            *_shift_rows(own, r),
-            *_sensitivity_rows(own, r),
-            _sign_row(own, r),
-            _law_row(own, r),
-            *_error_rows(own, r),
-        ]
-    return tuple(rows)
-
-
 def _slope_row(own: xarray.Dataset, r: int) -> Row:
     published, error = PUBLISHED[r]
     epsilon, times = own["epsilon"].values, own["time"].sel(threshold=_THRESHOLD).values
-    found = fit_over_seeds(epsilon, times)
+    found = _fit(own)
     late = int(np.isnan(times).sum())
     agrees = abs(found.slope - published) <= _ALLOWED * np.hypot(error, found.error)
     note = (
         f"Published ± {error:g}. The error here is that of the regression, where the bend counts as scatter, or that "
-        f"of the seeds, {laws.seed_error(laws.seed_slopes(epsilon, times)):.3f}, if larger. "
+        f"of the seeds, {sampled(laws.seed_slopes(epsilon, times)).error:.3f}, if larger. "
         + (f"{late} of {times.size} networks did not escape" if late else "All networks escaped")
         + f" within 800,000 steps{' and are left out' if late else ''}."
     )
@@ -200,8 +182,7 @@ def _shift_rows(own: xarray.Dataset, r: int) -> list[Row]:
     epsilon, base, rows = own["epsilon"].values, own["time"].sel(threshold=_THRESHOLD).values, []
     for threshold in (t for t in _THRESHOLDS if t != _THRESHOLD):
         other = own["time"].sel(threshold=threshold).values
-        shifts = laws.seed_slopes(epsilon, other / base)
-        shift, error = float(shifts.mean()), laws.seed_error(shifts)
+        shift, error = sampled(laws.seed_slopes(epsilon, other / base))
         seldom = fit(epsilon, over_seeds(checked_times(other, 25) / checked_times(base, 25))).slope
         note = f"Published: at most {_PUBLISHED_SHIFT:g}. Looked at every 25 steps: {seldom:.2f}."
         if threshold < linear_loss():
@@ -225,8 +206,8 @@ def linear_loss() -> float:
     return 0.5 * (square - classify("tanh").h ** 2)
 
 
-def _sensitivity_rows(own: xarray.Dataset, r: int) -> list[Row]:
-    """Other ways to fit the same times: orientation, since the paper does not say which it took."""
+def _other_rows(own: xarray.Dataset, r: int) -> list[Row]:
+    """Other ways to fit the same times, which the paper does not tell; the law; errors beside the spread of seeds."""
     epsilon, times = own["epsilon"].values, own["time"].sel(threshold=_THRESHOLD).values
     published, error = PUBLISHED[r]
     found = fit(epsilon, np.nanmean(times, axis=1))
@@ -240,7 +221,26 @@ def _sensitivity_rows(own: xarray.Dataset, r: int) -> list[Row]:
         )
         title = f"r = {r}: slope, looked at every {interval} steps"
         rows.append(Row(title, published, seen.slope, seen.error, note=note))
-    return rows
+    rows.append(_sign_row(own, r))
+    slopes = laws.local_slopes(epsilon, over_seeds(times))[1]
+    note = (
+        f"Inside the window it runs from {slopes.min():.2f} to {slopes.max():.2f}, which is not asymptotic."
+    )
+    title = f"r = {r}: local slope at the smallest ε (law as ε → 0)"
+    rows.append(Row(title, float(2 - r), float(slopes[0]), note=note))
+    spread = float(np.nanstd(np.log(times), axis=1, ddof=1).mean())
+    finer = np.log(times[-1] / own["finer_time"].sel(threshold=_THRESHOLD).values)
+    size, place = float(np.sqrt(np.mean(finer**2))), int(own["descent_point"])
+    title = f"r = {r}: error of log time at the largest ε (bound: spread over seeds)"
+    note = "Root mean square change with four times the sample and a finer tolerance."
+    rows.append(claim_row(title, spread, size, size < spread, note))
+    descent = np.log(own["descent_time"].values / times[place])
+    descent = descent[np.isfinite(descent)]
+    bias, count = float(descent.mean()), len(descent)
+    title = f"r = {r}, ε = {float(epsilon[place]):.3g}: log time of SGD less that of the flow"
+    note = f"Mean over {count} seeds, rate {_RATE:g}, batch {_BATCH}; the bound is the spread over seeds."
+    scatter = sampled(descent).error if count > 1 else None
+    return [*rows, Row(title, f"< {spread:.3f}", bias, scatter, abs(bias) < spread, note)]
 
 
 def _sign_row(own: xarray.Dataset, r: int) -> Row:
@@ -259,50 +259,6 @@ def _sign_row(own: xarray.Dataset, r: int) -> Row:
         f"covered by the proof (slope {groups[1].mean():.3f}), but escape too."
     )
     return Row(title, 0.0, difference, error, note=note)
-
-
-def _law_row(own: xarray.Dataset, r: int) -> Row:
-    times = over_seeds(own["time"].sel(threshold=_THRESHOLD).values)
-    slopes = laws.local_slopes(own["epsilon"].values, times)[1]
-    note = (
-        f"Inside the window it runs from {slopes.min():.2f} to {slopes.max():.2f}, which is not asymptotic."
-    )
-    title = f"r = {r}: local slope at the smallest ε (law as ε → 0)"
-    return Row(title, float(2 - r), float(slopes[0]), note=note)
-
-
-def _error_rows(own: xarray.Dataset, r: int) -> list[Row]:
-    """The error of our times and the distance of SGD, both beside the spread of the seeds."""
-    times = own["time"].sel(threshold=_THRESHOLD).values
-    spread = float(np.nanstd(np.log(times), axis=1, ddof=1).mean())
-    finer = np.log(times[-1] / own["finer_time"].sel(threshold=_THRESHOLD).values)
-    size, place = float(np.sqrt(np.mean(finer**2))), int(own["descent_point"])
-    descent = np.log(own["descent_time"].values / times[place])
-    descent = descent[np.isfinite(descent)]
-    bias, count = float(descent.mean()), len(descent)
-    title = f"r = {r}: error of log time at the largest ε (bound: spread over seeds)"
-    note = "Root mean square change with four times the sample and a finer tolerance."
-    error = claim_row(title, spread, size, size < spread, note)
-    title = f"r = {r}, ε = {float(own['epsilon'][place]):.3g}: log time of SGD less that of the flow"
-    note = f"Mean over {count} seeds, rate {_RATE:g}, batch {_BATCH}; the bound is the spread over seeds."
-    scatter = laws.seed_error(descent) if count > 1 else None
-    return [error, Row(title, f"< {spread:.3f}", bias, scatter, abs(bias) < spread, note)]
-
-
-def _verdict(data: xarray.Dataset, rows: tuple[Row, ...]) -> str:
-    told = []
-    for r in data.small_layers.values.tolist():
-        own = data.sel(small_layers=r)
-        found = fit_over_seeds(own["epsilon"].values, own["time"].sel(threshold=_THRESHOLD).values)
-        slope, error = PUBLISHED[r]
-        told.append(f"{found.slope:.2f} ± {found.error:.2f} (published {slope} ± {error})")
-    small = ", ".join(map(str, data.small_layers.values.tolist()))
-    shifts = [row for row in rows if "shift of the slope" in row.quantity]
-    stable = sum(row.agrees is True for row in shifts)
-    return (
-        f"With r = {small} small layers the slopes are {', '.join(told)}; other thresholds move them by more than "
-        f"{_PUBLISHED_SHIFT:g} in {len(shifts) - stable} of {len(shifts)} cases."
-    )
 
 
 def _draw(data: xarray.Dataset) -> Figure:
@@ -331,7 +287,7 @@ def _draw(data: xarray.Dataset) -> Figure:
         local.curve(epsilon[[0, -1]], [slope] * 2, "--", "", color)
         # Points of different r stand side by side, so that their error bars can be told apart.
         shifts = [laws.seed_slopes(epsilon, each / times) for each in own["time"].values.transpose(2, 0, 1)]
-        beside, errors = np.arange(3) + 0.08 * (place - 1), list(map(laws.seed_error, shifts))
+        beside, errors = np.arange(3) + 0.08 * (place - 1), [sampled(each).error for each in shifts]
         shifted.curve(beside, np.mean(shifts, axis=1), "o", label, color, error=errors)
         fits = [fit(epsilon, over_seeds(checked_times(times, each))) for each in _INTERVALS]
         errors = [np.hypot(error, found.error) for found in fits]
@@ -343,7 +299,7 @@ def _draw(data: xarray.Dataset) -> Figure:
 
 def _draw_times(figure: Figure, own: xarray.Dataset, r: int) -> None:
     epsilon, times = own["epsilon"].values, own["time"].sel(threshold=_THRESHOLD).values
-    mean, found, (slope, error) = over_seeds(times), fit_over_seeds(epsilon, times), PUBLISHED[r]
+    mean, found, (slope, error) = over_seeds(times), _fit(own), PUBLISHED[r]
     x = log("ε", ticks={each: f"{each:.2g}" for each in epsilon[::2]})
     title, y = f"r = {r}: time until loss < {_THRESHOLD:g}", log("escape time, learning rate × steps")
     panel = figure.panel(title, x, y, legend="lower left")

@@ -66,14 +66,14 @@ def saddle_trajectory(plan: Plan, seed: int) -> Result:
     """Loss and amplitudes of whole networks, by flow and by descent, beside those of the scalar flow."""
     from foretrain.training import gradient_flow as flows
 
-    # The adaptive flow of the whole network, whose errors are zero.
+    # The adaptive flow of the whole network.
     problem = flows.Problem("tanh", depth=len(_SCALES), width=plan.width, inputs=plan.inputs)
     sample, rules = flows.gaussian_sample(problem, plan.points), flows.Integration(rtol=1e-6)
     start, times = flows.ansatz(problem, _SCALES), _times(plan.width, 1.0)
     shots = flows.snapshots(problem, start, times, metric="normalized", sample=sample, integration=rules)
     seen = flows.trajectory(problem, shots, sample=sample).isel(network=0)
     X, loss = seen["amplitude"].isel(mode=0).values, seen["loss"].values
-    exact = [np.stack([values, values]) for values in (X, loss)]
+    exact = [np.stack([values, values]) for values in (X, loss)]  # twice the same: errors are zero
     flow, descent = _beside_flow(times, *exact, plan.width, 1.0), plan.descent
     moved = _descend(descent, seed)
     steps = _beside_flow(*moved, descent.width, descent.factor)
