@@ -75,7 +75,15 @@ def fixed_point_initialisation(plan: Plan, seed: int) -> Result:
     sweeping, losing, showing = spawn(seed, 3)
     data = _sweep(plan, sweeping).merge(_losses(plan, losing)).merge(_trajectories(plan, showing))
     data.attrs |= {"units": plan.units, "size": SIZE, "starts": plan.starts, "draws": plan.draws}
-    return Result(_verdict(data), _table(data), data, _draw)
+    rows, weak = _table(data), _SHOWN_GAIN["basis"]
+    counts = [int(data.attractors.sel(family="signs", added=added, gain=weak).median()) for added in (1, 2)]
+    lost = {family: float(data.loss_gain.sel(family=family, size=SIZE).mean()) for family in FAMILIES}
+    verdict = (
+        f"Without added points networks collapse below gain 1 and never rest above; one point gives {counts[0]} "
+        f"attractors, two give {counts[1]}, until W_perp takes over at gain {lost['basis']:.2f} for points k e_i "
+        f"(the attractors are then sums of the points) and at {lost['signs']:.2f} for k = {SIZE} times signs."
+    )
+    return Result(verdict, rows, data, _draw)
 
 
 def weights_of(
@@ -142,6 +150,9 @@ def measured(
     h = random_starts(starts, len(weights.matrix), spawn(seed, 1)[0])
     ends, rests = run_to_rest(weights.matrix, h, steps)
     attractors, points, radius = attractors_among(ends[rests]), weights.points, math.nan
+    # All sums of plus or minus every point; the list holds the points and then their mirror images.
+    half = points[: len(points) // 2]
+    sums = half.new_tensor(list(product((1.0, -1.0), repeat=len(half)))) @ half
     if len(points):  # at the first one: the others are alike
         radius = float(spectral_radii(weights.matrix, points[:1], weights.activation)[0])
     return {
@@ -151,14 +162,8 @@ def measured(
         "residual": float(weights.residual.max()) if len(points) else 0.0,
         "radius": radius,
         "to_point": _furthest(attractors, points),
-        "to_sum": _furthest(attractors, _sums(points)),
+        "to_sum": _furthest(attractors, sums),
     }
-
-
-def _sums(points: torch.Tensor) -> torch.Tensor:
-    """All sums of plus or minus every point; the list holds the points and then their mirror images."""
-    half = points[: len(points) // 2]
-    return half.new_tensor(list(product((1.0, -1.0), repeat=len(half)))) @ half
 
 
 def _furthest(attractors: list[torch.Tensor], expected: torch.Tensor) -> float:
@@ -239,16 +244,41 @@ def _trajectories(
 def _table(data: xarray.Dataset) -> tuple[Row, ...]:
     residual = float(data.residual.max())
     rows = [Row("largest |W tanh(h) - h| at the added points", 0.0, residual, agrees=residual < 1e-12)]
-    weak, within = _SHOWN_GAIN["basis"], _SHOWN_GAIN["signs"]
-    rows += [_count_row(data, "basis", 0, weak), _chaos_row(data, float(data.gain.max()))]
+    weak, within, largest = _SHOWN_GAIN["basis"], _SHOWN_GAIN["signs"], float(data.gain.max())
+    rows.append(_count_row(data, "basis", 0, weak))
+    own = data.sel(family="basis", added=0, gain=largest)
+    mean, error = float(own.lyapunov.mean()), _standard_error(own.lyapunov.values)
+    title = f"no points, gain {largest:g}: chaos, Lyapunov exponent above"
+    note = (
+        "Between gain 1 and about 1.3 networks of 256 units move without rest, but with an exponent near 0."
+    )
+    rows.append(Row(title, 0.0, mean, error, bool(mean > 3 * error and own.settled.max() == 0), note))
     rows += [_count_row(data, family, added, weak) for family in FAMILIES for added in ADDED[1:]]
     rows += [_count_row(data, family, added, within) for family in ("signs", "basis") for added in (1, 2)]
-    rows += [_place_row(data, family, weak) for family in FAMILIES]
+    saddles = (
+        "Units of different points do not feel each other: both may be on, and then the network is at rest. The "
+        "added points themselves are saddles, so four attractors are not the four fixed points that were added."
+    )
+    wanted = {"basis": ("sums of the points", saddles), "signs": ("the points", "")}
+    for family, (claim, note) in wanted.items():
+        own = data.sel(family=family, added=2, gain=weak)
+        at_points, at_sums = float(own.to_point.max()) < _SAME, float(own.to_sum.max()) < _SAME
+        here = "the points" if at_points else "sums of the points" if at_sums else "elsewhere"
+        title = f"{FAMILIES[family]}, 2 added: where the four attractors are"
+        rows.append(claim_row(title, claim, here, here == claim, note))
     radius = data.radius.sel(family="basis", added=2, gain=weak).mean()
     expected = predicted_loss("signs", SIZE)
     title = f"{FAMILIES['basis']}, 2 added, gain {weak:g}: spectral radius at an added point, k / tanh k"
     rows.append(claim_row(title, expected, radius, abs(radius - expected) < 1e-9))
-    rows += [_loss_row(data, family, float(size)) for family in FAMILIES for size in data["size"]]
+    for family, size in product(FAMILIES, data["size"].values.tolist()):
+        own = data.sel(family=family, size=size)
+        mean, error = float(own.loss_gain.mean()), _standard_error(own.loss_gain.values)
+        title, note = (
+            f"{FAMILIES[family]}, k = {size:g}: gain at which W_perp takes over",
+            _LOSS_NOTES[family],
+        )
+        predicted = float(own.predicted_loss)
+        rows.append(Row(title, predicted, mean, error, note=note if size == SIZE else ""))
     return tuple(rows)
 
 
@@ -272,54 +302,8 @@ def _count_row(data: xarray.Dataset, family: str, added: int, gain: float) -> Ro
     return claim_row(title, expected, counts.mean(), (counts == expected).all(), note if added == 3 else "")
 
 
-def _chaos_row(data: xarray.Dataset, gain: float) -> Row:
-    own = data.sel(family="basis", added=0, gain=gain)
-    mean, error = float(own.lyapunov.mean()), _standard_error(own.lyapunov.values)
-    chaotic = bool(mean > 3 * error and own.settled.max() == 0)
-    title = f"no points, gain {gain:g}: chaos, Lyapunov exponent above"
-    note = (
-        "Between gain 1 and about 1.3 networks of 256 units move without rest, but with an exponent near 0."
-    )
-    return Row(title, 0.0, mean, error, chaotic, note)
-
-
-def _place_row(data: xarray.Dataset, family: str, gain: float) -> Row:
-    own = data.sel(family=family, added=2, gain=gain)
-    at_points, at_sums = float(own.to_point.max()) < _SAME, float(own.to_sum.max()) < _SAME
-    here = "the points" if at_points else "sums of the points" if at_sums else "elsewhere"
-    expected, note = "the points", ""
-    if family == "basis":
-        expected = "sums of the points"
-        note = (
-            "Units of different points do not feel each other: both may be on, and then the network is at rest. The "
-            "added points themselves are saddles, so four attractors are not the four fixed points that were added."
-        )
-    title = f"{FAMILIES[family]}, 2 added: where the four attractors are"
-    return claim_row(title, expected, here, here == expected, note)
-
-
-def _loss_row(data: xarray.Dataset, family: str, size: float) -> Row:
-    own = data.sel(family=family, size=size)
-    mean, error = float(own.loss_gain.mean()), _standard_error(own.loss_gain.values)
-    title = f"{FAMILIES[family]}, k = {size:g}: gain at which W_perp takes over"
-    return Row(
-        title, float(own.predicted_loss), mean, error, note=_LOSS_NOTES[family] if size == SIZE else ""
-    )
-
-
 def _standard_error(values: FloatArray) -> float:
     return float(values.std(ddof=1) / math.sqrt(values.size)) if values.size > 1 else math.inf
-
-
-def _verdict(data: xarray.Dataset) -> str:
-    weak = _SHOWN_GAIN["basis"]
-    counts = [int(data.attractors.sel(family="signs", added=added, gain=weak).median()) for added in (1, 2)]
-    lost = {family: float(data.loss_gain.sel(family=family, size=SIZE).mean()) for family in FAMILIES}
-    return (
-        f"Without added points networks collapse below gain 1 and never rest above; one point gives {counts[0]} "
-        f"attractors, two give {counts[1]}, until W_perp takes over at gain {lost['basis']:.2f} for points k e_i "
-        f"(the attractors are then sums of the points) and at {lost['signs']:.2f} for k = {SIZE} times signs."
-    )
 
 
 def _draw(data: xarray.Dataset) -> Figure:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray
 
+from foretrain.experiments.judgements import sampled
 from foretrain.experiments.parts import Parts
 from foretrain.experiments.registry import Result, Row, plans
 from foretrain.support import answers
@@ -87,9 +88,31 @@ def mode_prediction(plan: Plan, seed: int, parts: Parts) -> Result:
         cells.append(xarray.concat(levels, "level"))
     data = xarray.concat(cells, xarray.DataArray(list(plan.cells), dims="cell", name="cell"))
     data.attrs = {"units": plan.units, "period": plan.period, "threshold": _THRESHOLD}
-    scores = _scored(data)
-    rows = _table(scores)
-    return Result(_verdict(scores), rows, scores, _draw)
+    data = _scored(data)
+    names, base, constant = data.predictor.values, float(data.base.mean()), float(data.constant.mean())
+    note = "the rate above: the usual outcome for every cell, mode and budget, from the same networks"
+    rows = [_hit_row(data, name) for name in names]
+    rows.append(Row("base rate, one answer for all cases", "", constant, _error(data.constant), note=note))
+    kinds: dict[str, Mapping[Any, str]] = {
+        "cell": _CELLS,
+        "mode": {1: "mode 1 (fixation)", 2: "mode 2 (angle)", 3: "mode 3 (angle)"},
+        "budget": {part: f"budget of {part:.3g} of all steps" for part in _BUDGETS},
+    }
+    for dim, words in kinds.items():  # parts of the tested rates, for orientation
+        for value in (each for each in words if each in data[dim].values):
+            at = data.sel({dim: [value]})
+            told = ", ".join(f"{name} {float(at.hit.sel(predictor=name).mean()):.3f}" for name in names)
+            rows.append(Row(f"hit rates, {words[value]}", f"base rate {float(at.base.mean()):.3f}", told))
+    rows += [_confusion_row(data, name) for name in names] + [_rank_row(data, name) for name in names]
+    hits = {name: data.hit.sel(predictor=name) for name in names}
+    rates = ", ".join(f"{name} {float(hit.mean()):.1%} ± {_error(hit):.1%}" for name, hit in hits.items())
+    verdict = (
+        f"From the initial NTK alone, whether SGD learns a mode within the budget (less than {_THRESHOLD:g} of it is "
+        f"left when those steps are over) is foretold for {data.largest_rate.size} "
+        f"networks with hit rates {rates}, against {base:.1%} for the usual outcome of cell, mode and "
+        f"budget and {constant:.1%} for one answer to all {data.learned.size} cases."
+    )
+    return Result(verdict, (*rows, *_failure_rows(data)), data, _draw)
 
 
 def _one_gain(plan: Plan, cell: Cell, gain: float, seed: np.random.SeedSequence) -> xarray.Dataset:
@@ -148,50 +171,21 @@ def _at_budgets(values: xarray.DataArray) -> xarray.DataArray:
     return found.assign_coords(budget=list(_BUDGETS))
 
 
-def _table(data: xarray.Dataset) -> tuple[Row, ...]:
-    names = data.predictor.values
-    note = "the rate above: the usual outcome for every cell, mode and budget, from the same networks"
-    base = _mean(data.constant), _error(data.constant)
-    rows = [_hit_row(data, name) for name in names]
-    rows.append(Row("base rate, one answer for all cases", "", *base, note=note))
-    kinds: dict[str, Mapping[Any, str]] = {
-        "cell": _CELLS,
-        "mode": {1: "mode 1 (fixation)", 2: "mode 2 (angle)", 3: "mode 3 (angle)"},
-        "budget": {part: f"budget of {part:.3g} of all steps" for part in _BUDGETS},
-    }
-    for dim, words in kinds.items():
-        there = [value for value in words if value in data[dim].values]
-        rows += [_breakdown_row(data.sel({dim: [value]}), words[value]) for value in there]
-    rows += [_confusion_row(data, name) for name in names] + [_rank_row(data, name) for name in names]
-    return (*rows, *_failure_rows(data))
-
-
 def _hit_row(data: xarray.Dataset, predictor: str) -> Row:
     """Better or worse than the base rate by two standard errors over networks; undecided in between."""
     hit = data.hit.sel(predictor=predictor)
     better = hit.astype(float) - data.base
-    gained, error = _mean(better), _error(better)
+    gained, error = float(better.mean()), _error(better)
     agrees = True if gained > _SURE * error else False if gained < -_SURE * error else None
     said = f"{_NOTES[predictor]}; {gained:+.3f} ± {error:.3f} against the base rate by cell, mode and budget"
-    expected = f"above the base rate {_mean(data.base):.3f}"
-    return Row(f"hit rate, {predictor}", expected, _mean(hit), _error(hit), agrees, said)
-
-
-def _breakdown_row(data: xarray.Dataset, title: str) -> Row:
-    """All hit rates in words: parts of the tested rates, for orientation."""
-    told = ", ".join(f"{name} {_mean(data.hit.sel(predictor=name)):.3f}" for name in data.predictor.values)
-    return Row(f"hit rates, {title}", f"base rate {_mean(data.base):.3f}", told)
-
-
-def _mean(cases: xarray.DataArray) -> float:
-    return float(cases.mean())
+    expected = f"above the base rate {float(data.base.mean()):.3f}"
+    return Row(f"hit rate, {predictor}", expected, float(hit.mean()), _error(hit), agrees, said)
 
 
 def _error(cases: xarray.DataArray) -> float:
     """Standard error over networks, whose modes and budgets are not independent."""
     others = [dim for dim in cases.dims if dim not in ("cell", "level", "draw")]
-    single = np.asarray(cases.mean(others)).ravel()
-    return float(single.std(ddof=1) / np.sqrt(len(single)))
+    return sampled(np.asarray(cases.mean(others)).ravel()).error
 
 
 def _confusion_row(data: xarray.Dataset, predictor: str) -> Row:
@@ -257,20 +251,6 @@ def _failure_rows(data: xarray.Dataset) -> tuple[Row, ...]:
     return (*rows, Row(title, "", f"{above} of {data.largest_rate.size}"))
 
 
-def _verdict(data: xarray.Dataset) -> str:
-    hits = ", ".join(
-        f"{name} {_mean(data.hit.sel(predictor=name)):.1%} ± {_error(data.hit.sel(predictor=name)):.1%}"
-        for name in data.predictor.values
-    )
-    networks = data.largest_rate.size
-    return (
-        f"From the initial NTK alone, whether SGD learns a mode within the budget (less than {_THRESHOLD:g} of it is "
-        f"left when those steps are over) is foretold for {networks} "
-        f"networks with hit rates {hits}, against {_mean(data.base):.1%} for the usual outcome of cell, mode and "
-        f"budget and {_mean(data.constant):.1%} for one answer to all {data.learned.size} cases."
-    )
-
-
 def _draw(data: xarray.Dataset) -> Figure:
     """Forecast against outcome for two forecasts, hit rates, and courses of some networks of both cells."""
     size = f"{data.attrs['units']} units, {3 * data.attrs['period']} steps"
@@ -279,9 +259,37 @@ def _draw(data: xarray.Dataset) -> Figure:
     _draw_scatter(figure, data.sel(predictor="flow"), "frozen NTK, gradient flow")
     _draw_scatter(figure, data.sel(predictor="rayleigh"), "each mode at its own rate (Cor. 2)")
     _draw_hits(figure, data)
-    _draw_gains(figure, data)
-    for cell in data.cell.values:
-        _draw_courses(figure, data.sel(cell=cell), _CELLS[cell])
+    # The share of angle modes that are learned, against the gain's place among the gains.
+    gains = zip(*(data.gain.sel(cell=cell).values for cell in data.cell.values))
+    label = f"gain ({', below '.join(_CELLS[cell] for cell in data.cell.values)})"
+    x = names_axis(["\n".join(f"{gain:g}" for gain in pair) for pair in gains], label)
+    title, y = "angle modes learned, all budgets", "share of cases learned"
+    panel = figure.panel(title, x, y, legend_columns=2)
+    for cell, style in zip(data.cell.values, ("o-", "o--")):
+        own = data.sel(cell=cell, mode=[2, 3])
+        flow, rayleigh = (own.foreseen.sel(predictor=name) for name in ("flow", "rayleigh"))
+        curves = {"SGD": (own.learned, INK), "flow": (flow, BLUE), "rayleigh": (rayleigh, ORANGE)}
+        for name, (values, color) in curves.items():
+            shares = values.mean(("draw", "mode", "budget"))
+            panel.curve(np.arange(shares.size), shares, style, f"{_CELLS[cell]}: {name}", color)
+    for (
+        cell
+    ) in data.cell.values:  # mode 2 of one network for some gains: trained, by flow, and at its own rate
+        own = data.sel(cell=cell)
+        title, axis = f"{_CELLS[cell]}: mode 2, one network per gain, and budgets", Axis("share left", low=0)
+        panel = figure.panel(title, "step", axis, legend_columns=4)
+        steps, colors = float(own.steps.max()) * data.progress, answers.shades(data.sizes["level"])
+        for level in (each for each in (0, 2, 3, 4) if each < len(colors)):
+            one = own.isel(level=level, draw=0).sel(mode=2)
+            left, forecast = abs(one.left), abs(one.forecast)
+            panel.curve(steps, left, "-", f"gain {float(one.gain):g}", colors[level], width=2)
+            for name, style in (("flow", "--"), ("rayleigh", ":")):
+                panel.curve(steps, forecast.sel(predictor=name), style, "", colors[level], width=1.3)
+        for style, words in (("-", "SGD"), ("--", "flow"), (":", "own rate")):
+            panel.legend_entry(style, words)
+        panel.level(y=_THRESHOLD)
+        for part in data.budget.values:
+            panel.level(x=part * steps[-1])
     return figure
 
 
@@ -323,38 +331,3 @@ def _draw_hits(figure: Figure, data: xarray.Dataset) -> None:
     for values, dash, label in ((data.base, "-", "by cell and mode"), (data.constant, ":", "one answer")):
         rates = values.mean([dim for dim in values.dims if dim != "budget"])
         panel.curve(ends, np.repeat(rates, 3), dash, f"base rate, {label}", INK)
-
-
-def _draw_gains(figure: Figure, data: xarray.Dataset) -> None:
-    """Share of angle modes that are learned, against the gain's place among the gains."""
-    gains = zip(*(data.gain.sel(cell=cell).values for cell in data.cell.values))
-    label = f"gain ({', below '.join(_CELLS[cell] for cell in data.cell.values)})"
-    x = names_axis(["\n".join(f"{gain:g}" for gain in pair) for pair in gains], label)
-    title, y = "angle modes learned, all budgets", "share of cases learned"
-    panel = figure.panel(title, x, y, legend_columns=2)
-    for cell, style in zip(data.cell.values, ("o-", "o--")):
-        own = data.sel(cell=cell, mode=[2, 3])
-        flow, rayleigh = (own.foreseen.sel(predictor=name) for name in ("flow", "rayleigh"))
-        curves = {"SGD": (own.learned, INK), "flow": (flow, BLUE), "rayleigh": (rayleigh, ORANGE)}
-        for name, (values, color) in curves.items():
-            shares = values.mean(("draw", "mode", "budget"))
-            panel.curve(np.arange(shares.size), shares, style, f"{_CELLS[cell]}: {name}", color)
-
-
-def _draw_courses(figure: Figure, data: xarray.Dataset, name: str) -> None:
-    """Mode 2 of one network for some gains: trained, by flow, and at its own rate."""
-    title, y = f"{name}: mode 2, one network per gain, and budgets", Axis("share left", low=0)
-    panel = figure.panel(title, "step", y, legend_columns=4)
-    steps = float(data.steps.max()) * data.progress
-    for level, color in enumerate(answers.shades(data.sizes["level"])):
-        if level not in (0, 2, 3, 4):
-            continue
-        one = data.isel(level=level, draw=0).sel(mode=2)
-        panel.curve(steps, abs(one.left), "-", f"gain {float(one.gain):g}", color, width=2)
-        panel.curve(steps, abs(one.forecast.sel(predictor="flow")), "--", "", color, width=1.3)
-        panel.curve(steps, abs(one.forecast.sel(predictor="rayleigh")), ":", "", color, width=1.3)
-    for style, words in (("-", "SGD"), ("--", "flow"), (":", "own rate")):
-        panel.legend_entry(style, words)
-    panel.level(y=_THRESHOLD)
-    for part in data.budget.values:
-        panel.level(x=part * steps[-1])

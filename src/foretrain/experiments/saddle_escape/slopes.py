@@ -104,7 +104,7 @@ def _fit(own: xarray.Dataset) -> laws.Fit:
 def _escapes(
     plan: Plan, r: int, epsilons: FloatArray, seed: int, points: int, tolerance: float
 ) -> xarray.Dataset:
-    """Times in single precision and by a pair of low order: errors stay below the spread of the seeds, as is checked."""
+    """Times in single precision, by a pair of low order: errors stay below the spread of seeds, which is checked."""
     import torch
 
     from foretrain.training import gradient_flow as flows
