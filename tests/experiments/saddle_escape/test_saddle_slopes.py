@@ -104,7 +104,7 @@ def test_finished_parts_are_read_back(kept: Path, result: Result, monkeypatch: p
     def refuse(*arguments: object) -> None:
         raise AssertionError("a finished part was computed again")
 
-    for name in ("_flow", "_finer", "_descent"):
+    for name in ("_escapes", "_descent"):
         monkeypatch.setattr(experiment, name, refuse)
     xarray.testing.assert_identical(experiment.saddle_slopes(TINY, 0, Parts(kept)).data, result.data)
 

@@ -23,35 +23,43 @@ _PAIRS = (
     ("tanh, L = 2, two-step", _TANH),
     ("sin, L = 3, two-step", _DEEP),
 )
+_MISPRINTS = {
+    "interaction": "(∞.163) has 2 Z_B where both orders of its indices belong, (∞.165) has T and U interchanged",
+    "ntk_variance": "(∞.162) has the opposite sign of the expansion of (∞.141)",
+}
 
 
 def table(data: xarray.Dataset) -> tuple[Row, ...]:
     """Limits, largest widths, verdicts of all entries, differences between algorithms, and the printed formulas."""
+    entries = _entries(data, "interaction")
+    bound = largest_score_allowed(len(entries))
+    rows = [limit_row(f"{title}, times n, limit", at, bound) for title, at in entries]
+    rows += _widest_rows(data)
+    for case in data["case"].values.tolist():
+        own = data.sel(case=case)
+        note = f"largest |z| {own['largest_z'].item():.2f} of at most {own['bound'].item():.2f}"
+        title, most = f"{case}: rms z of all entries, limit", f"at most {own['rms_bound'].item():.2f}"
+        rows.append(Row(title, most, own["rms_z"].item(), agrees=bool(own["agrees"].item()), note=note))
     scores = np.concatenate([each.values.ravel() for each in variance_scores(data).values()])
-    return (
-        *_limit_rows(data),
-        *_widest_rows(data),
-        *_verdict_rows(data),
-        *rows_of("NTK-variance part at every width", agreement_rows(scores)),
-        *(_difference_row(data, first, second) for first, second in _PAIRS),
-        _power_row(data, _TANH, "mean"),
-        *(_power_row(data, case, "ntk_change") for case in (_SIN, _TANH, _DEEP)),
-        *_printed_rows(data),
-        *_projector_rows(),
-    )
-
-
-def verdict(rows: tuple[Row, ...]) -> str:
-    """One sentence."""
-    printed = [row for row in rows if "as printed" in row.quantity]
-    tested = [row for row in rows if row.agrees is not None and row not in printed]
-    near = next(row for row in rows if row.quantity.startswith("means of networks with L = 2"))
-    refused = sum(row.agrees is False for row in printed)
-    return (
-        f"Trained networks against chapter ∞: {sum(row.agrees is True for row in tested)} of {len(tested)} checks of "
-        f"the order 1/n agree, {near.here} means at the largest width are within 2 standard errors; "
-        f"{refused} of {len(printed)} formulas as printed are refuted."
-    )
+    rows += rows_of("NTK-variance part at every width", agreement_rows(scores))
+    rows += [_difference_row(data, first, second) for first, second in _PAIRS]
+    rows.append(_power_row(data, _TANH, "mean"))
+    rows += [_power_row(data, case, "ntk_change") for case in (_SIN, _TANH, _DEEP)]
+    for name, note in _MISPRINTS.items():
+        at = case_of(data, _SIN).sel(entry=f"{name} of output 0 at 0")
+        at = at.assign(printed=data[f"printed_{name}"])
+        title = f"{_SIN}: {name} as printed, times n, beside the limit of networks"
+        rows.append(limit_row(title, at, 3, ("printed", "limit", "standard_error"), note, disputed=True))
+    # One sample, whose projectors have closed forms: gradient flow (∞.168), and descent at a rate (∞.169).
+    H, eta = 1.7, 0.4
+    flow, descent = (course_of(Clock(rate), np.array([H])).projectors for rate in (0.0, eta))
+    third, sixth = -1 / (2 * H**3), -1 / (6 * H**3)
+    closed = {"A": 1 / (2 * H**2), "B": 1 / (2 * H**2), "IA": sixth, "IB": sixth, "IIA": sixth, "IIB": third}
+    for name, value in closed.items():
+        title = f"one sample, gradient flow: projector Z_{name}"
+        rows.append(computed_row(title, value, getattr(flow, name).item(), 1e-12))
+    value = (1 - eta * H) / (H**2 * (2 - eta * H))
+    return (*rows, computed_row("one sample, descent: projector Z_A", value, descent.A.item(), 1e-12))
 
 
 def case_of(data: xarray.Dataset, case: str) -> xarray.Dataset:
@@ -64,24 +72,17 @@ def entries_of(data: xarray.Dataset, observable: str) -> list[str]:
     return [name for name in data["entry"].values.tolist() if name.startswith(f"{observable} ")]
 
 
-def _title(own: xarray.Dataset, name: str) -> str:
-    """A case and an entry in words; which output and which test only where there are several."""
-    observable, _, place = name.partition(" of output ")
-    output, _, test = place.partition(" at ")
-    several = len(entries_of(own, observable)) > 1
-    return f"{own['case'].item()}: {observable}" + (f" (output {output}, test {test})" if several else "")
-
-
 def _entries(data: xarray.Dataset, observable: str) -> list[tuple[str, xarray.Dataset]]:
-    """Every entry of an observable in all cases, with its title."""
-    cases = [case_of(data, case) for case in data["case"].values.tolist()]
-    return [(_title(own, name), own.sel(entry=name)) for own in cases for name in entries_of(own, observable)]
-
-
-def _limit_rows(data: xarray.Dataset) -> list[Row]:
-    entries = _entries(data, "interaction")
-    bound = largest_score_allowed(len(entries))
-    return [limit_row(f"{title}, times n, limit", at, bound) for title, at in entries]
+    """Every entry of an observable in all cases, with its title; one of several says which output and test it is."""
+    found = []
+    for case in data["case"].values.tolist():
+        own = case_of(data, case)
+        names = entries_of(own, observable)
+        for name in names:
+            output, _, test = name.removeprefix(f"{observable} of output ").partition(" at ")
+            place = f" (output {output}, test {test})" if len(names) > 1 else ""
+            found.append((f"{case}: {observable}{place}", own.sel(entry=name)))
+    return found
 
 
 def _widest_rows(data: xarray.Dataset) -> list[Row]:
@@ -108,16 +109,6 @@ def _widest_rows(data: xarray.Dataset) -> list[Row]:
     title = "means of networks with L = 2 at their largest width within 2 standard errors"
     expected, here = f"at least {fewest} of {shallow}", f"{inside} of {shallow}"
     return [*rows, Row(title, expected, here, agrees=inside >= fewest)]
-
-
-def _verdict_rows(data: xarray.Dataset) -> list[Row]:
-    rows = []
-    for case in data["case"].values.tolist():
-        own = data.sel(case=case)
-        note = f"largest |z| {own['largest_z'].item():.2f} of at most {own['bound'].item():.2f}"
-        title, most = f"{case}: rms z of all entries, limit", f"at most {own['rms_bound'].item():.2f}"
-        rows.append(Row(title, most, own["rms_z"].item(), agrees=bool(own["agrees"].item()), note=note))
-    return rows
 
 
 def variance_scores(data: xarray.Dataset) -> dict[str, xarray.DataArray]:
@@ -176,35 +167,3 @@ def kernel_deviation(own: xarray.Dataset) -> tuple[FloatArray, FloatArray]:
     noise = (chosen["measured_error"] ** 2).sum("entry").values
     whole = float(np.linalg.norm(chosen["theory"].values))
     return np.sqrt(np.maximum(square - noise, 0.0)) / whole, np.sqrt(noise) / whole
-
-
-def _printed_rows(data: xarray.Dataset) -> list[Row]:
-    own = case_of(data, _SIN)
-    notes = {
-        "interaction": "(∞.163) has 2 Z_B where both orders of its indices belong, (∞.165) has T and U interchanged",
-        "ntk_variance": "(∞.162) has the opposite sign of the expansion of (∞.141)",
-    }
-    rows = []
-    for name, note in notes.items():
-        at = own.sel(entry=f"{name} of output 0 at 0")
-        title = f"{_SIN}: {name} as printed, times n, beside the limit of networks"
-        at = at.assign(printed=data[f"printed_{name}"])
-        rows.append(limit_row(title, at, 3, ("printed", "limit", "standard_error"), note, disputed=True))
-    return rows
-
-
-def _projector_rows() -> list[Row]:
-    """One sample, whose projectors have closed forms: gradient flow (∞.168), and descent at a rate (∞.169)."""
-    H, eta = 1.7, 0.4
-    flow = course_of(Clock(0.0), np.array([H])).projectors
-    descent = course_of(Clock(eta), np.array([H])).projectors
-    third, sixth = -1 / (2 * H**3), -1 / (6 * H**3)
-    closed = {"A": 1 / (2 * H**2), "B": 1 / (2 * H**2), "IA": sixth, "IB": sixth, "IIA": sixth, "IIB": third}
-    rows = [
-        computed_row(
-            f"one sample, gradient flow: projector Z_{name}", value, getattr(flow, name).item(), 1e-12
-        )
-        for name, value in closed.items()
-    ]
-    value = (1 - eta * H) / (H**2 * (2 - eta * H))
-    return [*rows, computed_row("one sample, descent: projector Z_A", value, descent.A.item(), 1e-12)]

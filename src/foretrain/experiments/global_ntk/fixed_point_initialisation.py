@@ -150,9 +150,6 @@ def measured(
     h = random_starts(starts, len(weights.matrix), spawn(seed, 1)[0])
     ends, rests = run_to_rest(weights.matrix, h, steps)
     attractors, points, radius = attractors_among(ends[rests]), weights.points, math.nan
-    # All sums of plus or minus every point; the list holds the points and then their mirror images.
-    half = points[: len(points) // 2]
-    sums = half.new_tensor(list(product((1.0, -1.0), repeat=len(half)))) @ half
     if len(points):  # at the first one: the others are alike
         radius = float(spectral_radii(weights.matrix, points[:1], weights.activation)[0])
     return {
@@ -162,8 +159,14 @@ def measured(
         "residual": float(weights.residual.max()) if len(points) else 0.0,
         "radius": radius,
         "to_point": _furthest(attractors, points),
-        "to_sum": _furthest(attractors, sums),
+        "to_sum": _furthest(attractors, _sums(points)),
     }
+
+
+def _sums(points: torch.Tensor) -> torch.Tensor:
+    """All sums of plus or minus every point; the list holds the points and then their mirror images."""
+    half = points[: len(points) // 2]
+    return half.new_tensor(list(product((1.0, -1.0), repeat=len(half)))) @ half
 
 
 def _furthest(attractors: list[torch.Tensor], expected: torch.Tensor) -> float:

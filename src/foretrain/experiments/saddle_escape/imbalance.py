@@ -114,7 +114,7 @@ def _identities(plan: Plan, seed: Seed) -> xarray.Dataset:
     """Largest relative differences of drift and identity, plain, with unequal rates, and of the two matrix forms."""
     from foretrain.empirical.imbalance import imbalance
 
-    names, eps = ("difference", "with_rates", "matrix", "printed_matrix"), np.finfo(float).eps
+    names, eps = ("difference", "with_rates", "matrix", "printed_matrix"), float(np.finfo(float).eps)
     found = np.zeros((len(_CLASSES), len(names)))
     for row, name in enumerate(track(_CLASSES, "activations")):
         for own in spawn(seed, plan.networks):

@@ -73,8 +73,11 @@ def saddle_trajectory(plan: Plan, seed: int) -> Result:
     shots = flows.snapshots(problem, start, times, metric="normalized", sample=sample, integration=rules)
     seen = flows.trajectory(problem, shots, sample=sample).isel(network=0)
     X, loss = seen["amplitude"].isel(mode=0).values, seen["loss"].values
-    exact = [np.stack([values, values]) for values in (X, loss)]  # twice the same: errors are zero
-    flow, descent = _beside_flow(times, *exact, plan.width, 1.0), plan.descent
+    # Twice the same network: errors are zero.
+    flow, descent = (
+        _beside_flow(times, np.stack([X, X]), np.stack([loss, loss]), plan.width, 1.0),
+        plan.descent,
+    )
     moved = _descend(descent, seed)
     steps = _beside_flow(*moved, descent.width, descent.factor)
     data = xarray.concat([flow, steps], dim=xarray.Variable("run", ["flow", "descent"]), combine_attrs="drop")
