@@ -48,10 +48,23 @@ PLANS = plans(quick=Plan(6, 16, 48, 300, 6), paper=Plan(40, 64, 256, 2_000, 20))
 
 def collective_fields(plan: Plan, seed: int) -> Result:
     """Orders of one-step predictions, mask flips, training without weights, and layers of the kernel."""
+    from foretrain.empirical.fields import record_fields
+
     seeds = spawn(seed, len(DEPTHS))
     cases, depths = list(zip(DEPTHS, seeds, strict=True)), xarray.Variable("depth", list(DEPTHS))
     steps = xarray.concat([_steps(plan, *case) for case in track(cases, "depths")], depths)
-    learning = xarray.concat([_learning(plan, *case) for case in cases], depths, join="outer")
+    courses = []
+    for (
+        depth,
+        own,
+    ) in cases:  # loss and share of every layer in the trace of the kernel while a network learns
+        model, x, y = _network(plan, depth, spawn(own, 1)[0])
+        rate = 0.1 * _largest_rate(model, x)
+        record = record_fields(model, x, y, plan.steps, rate, every=plan.every, readout="mean")
+        trace = record.kernel_trace.sum("layer")
+        values = {"share": record.kernel_trace / trace, "loss": record.loss, "trace": trace}
+        courses.append(xarray.Dataset(values).drop_attrs())
+    learning = xarray.concat(courses, depths, join="outer")
     data = xarray.merge([steps, learning, _without_weights(plan, seeds[0])])
     told, gaps = "Σ Q S (172) against automatic gradients, relative", data.kernel_gap.max("network")
     rows = [claim_row(f"L = {int(gap.depth)}: {told}", 0.0, gap, gap < _EXACT) for gap in gaps]
@@ -105,8 +118,12 @@ def _steps(plan: Plan, depth: int, seed: Seed) -> xarray.Dataset:
         rates = _SIZES * _largest_rate(model, x)
         found = fields(model, x, readout="mean")
         report = found.step_report(list(rates), y).data.sel(norm="rms")
+        # The largest error over the layers of one kind of field, relative to the linear change, which is that of the
+        # smallest step, scaled up: larger real changes contain flips.
+        linear = report["change"].isel(lr=0) * report.lr / report.lr[0]
+        kinds = [[n for n in map(str, report.field.values) if n.startswith(letter)] for letter in "rub"]
         errors = {
-            name: np.stack([_worst(report, name, letter) for letter in ("r", "u", "b")])
+            name: np.stack([(report[name] / linear).sel(field=kind).max("field").values for kind in kinds])
             for name in ("error", "frozen_error")
         }
         parts.append(
@@ -122,16 +139,6 @@ def _steps(plan: Plan, depth: int, seed: Seed) -> xarray.Dataset:
     return xarray.concat(parts, "network")
 
 
-def _worst(report: xarray.Dataset, name: str, letter: str) -> FloatArray:
-    """The largest error relative to the linear change, over the layers of one kind of field.
-
-    The linear change is that of the smallest step, scaled up: larger real changes contain flips.
-    """
-    chosen = [str(field) for field in report.field.values if str(field).startswith(letter)]
-    linear = report["change"].isel(lr=0) * report.lr / report.lr[0]
-    return np.asarray((report[name] / linear).sel(field=chosen).max("field").values)
-
-
 def _kernel_gap(model: torch.nn.Sequential, x: torch.Tensor, kernel: FloatArray) -> float:
     """Relative distance of sum Q S (172) from the kernel of automatic gradients."""
     import torch
@@ -144,18 +151,6 @@ def _kernel_gap(model: torch.nn.Sequential, x: torch.Tensor, kernel: FloatArray)
     ]
     automatic = (torch.stack(rows) @ torch.stack(rows).T).numpy()
     return float(np.abs(kernel.reshape(automatic.shape) - automatic).max() / np.abs(automatic).max())
-
-
-def _learning(plan: Plan, depth: int, seed: Seed) -> xarray.Dataset:
-    """Loss and share of every layer in the trace of the kernel while a network learns."""
-    from foretrain.empirical.fields import record_fields
-
-    model, x, y = _network(plan, depth, spawn(seed, 1)[0])
-    rate = 0.1 * _largest_rate(model, x)
-    record = record_fields(model, x, y, plan.steps, rate, every=plan.every, readout="mean")
-    trace = record.kernel_trace.sum("layer")
-    values = {"share": record.kernel_trace / trace, "loss": record.loss, "trace": trace}
-    return xarray.Dataset(values).drop_attrs()
 
 
 def _without_weights(plan: Plan, seed: Seed) -> xarray.Dataset:

@@ -18,8 +18,9 @@ import numpy as np
 import xarray
 
 from foretrain.experiments.judgements import claim_row, computed_row
+from foretrain.experiments.pictures import coloured
 from foretrain.experiments.registry import Result, Row, plans
-from foretrain.support.answers import BLUE, INK, PALETTE, Axis, Figure, log
+from foretrain.support.answers import BLUE, INK, Axis, Figure, log
 from foretrain.support.seeds import Seed, integer, spawn, torch_generator
 
 if TYPE_CHECKING:
@@ -113,7 +114,15 @@ def _structure(name: str, seed: Seed) -> dict[str, float]:
     first, second = spawn(seed, 2)
     kind, widths, biases = _NETWORKS[name]
     model, x = _network(kind, widths, biases, first), _inputs(6, widths[0], second)
-    found, automatic = fields(model, x), _automatic(model, x)
+    # The tangent kernel by automatic gradients: (inputs, inputs, outputs, outputs).
+    rows = [
+        torch.cat(
+            [g.flatten() for g in torch.autograd.grad(value, list(model.parameters()), retain_graph=True)]
+        )
+        for value in model(x).flatten()
+    ]
+    J = torch.stack(rows).reshape(len(x), -1, len(rows[0]))
+    found, automatic = fields(model, x), torch.einsum("acp,bdp->abcd", J, J)
     kernel = torch.from_numpy(found.kernel.values).reshape(automatic.shape)
     below = found.depth - 1
     metric, pulled = found.metric(below, 0, 1), found.pullback(below, torch.eye(widths[-1]), 0, 1)
@@ -128,19 +137,6 @@ def _structure(name: str, seed: Seed) -> dict[str, float]:
         "lowest": float(own[0] / own[-1]),
         "transport": float(gap / max(1.0, float(np.abs(applied).max()))),
     }
-
-
-def _automatic(model: torch.nn.Sequential, x: torch.Tensor) -> torch.Tensor:
-    """The tangent kernel by automatic gradients: (inputs, inputs, outputs, outputs)."""
-    import torch
-
-    parameters = list(model.parameters())
-    rows = [
-        torch.cat([g.flatten() for g in torch.autograd.grad(value, parameters, retain_graph=True)])
-        for value in model(x).flatten()
-    ]
-    J = torch.stack(rows).reshape(len(x), -1, len(rows[0]))
-    return torch.einsum("acp,bdp->abcd", J, J)
 
 
 def _watching(seed: Seed) -> xarray.Dataset:
@@ -240,19 +236,15 @@ def _draw(data: xarray.Dataset) -> Figure:
         own = data.sel(layer=layer)
         drive.curve(data.step, own.drive / data.drive.sum("layer"), "-", f"layer {layer}")
         tails.curve(data.step, own.exponent, "-", f"layer {layer}")
-    _draw_coactivation(figure, data, "start")
+    inputs = Axis("input", reverse=True)
+    together = figure.panel("co-activation of the last layer, start", "input", inputs, equal=True)
+    together.heat_map(data.coactivation.sel(end="start"))
     panel = figure.panel("", "step", "alignment with the gradient")
-    for color, layer in zip(PALETTE, data.metric_layer.values, strict=False):
-        panel.curve(data.step, data.alignment.sel(metric_layer=layer), "-", f"$G_{layer}$", color)
+    for layer, own, color in coloured(data, "metric_layer"):
+        panel.curve(data.step, own.alignment, "-", f"$G_{layer}$", color)
     panel = figure.panel("inputs not trained on; dashed: first power", log("η"), log("error / change"))
     panel.curve(data.eta, data.watched_error, "o-", "", BLUE)
     panel.curve(data.eta, data.eta * float(data.watched_error[0] / data.eta[0]), "--", "", INK)
-    _draw_coactivation(figure, data, "end")
+    together = figure.panel("co-activation of the last layer, end", "input", inputs, equal=True)
+    together.heat_map(data.coactivation.sel(end="end"))
     return figure
-
-
-def _draw_coactivation(figure: Figure, data: xarray.Dataset, end: str) -> None:
-    panel = figure.panel(
-        f"co-activation of the last layer, {end}", "input", Axis("input", reverse=True), equal=True
-    )
-    panel.heat_map(data.coactivation.sel(end=end))

@@ -19,7 +19,7 @@ from foretrain.experiments.registry import Result, Row, plans
 from foretrain.support.answers import FAINT, INK, Figure, log, names_axis
 from foretrain.support.progress import track
 from foretrain.support.seeds import Seed, generator, spawn, with_seeds
-from foretrain.theory.architecture import MLP, FloatArray
+from foretrain.theory.architecture import MLP
 from foretrain.theory.prediction.bayes import bayes_equivalent_rates, bayes_prediction
 from foretrain.theory.prediction.infinite_width import (
     CROSS_ENTROPY,
@@ -165,27 +165,24 @@ def _schedule_ends(seed: Seed) -> xarray.Dataset:
 
 def _trained_ends(plan: Plan, seed: Seed) -> xarray.Dataset:
     """How far the same networks end apart on the tests by two algorithms: (pairs, widths, draws)."""
+    from foretrain.compare.trained import Training, train_ensemble
+
     apart = []
     for width, own in track(with_seeds(plan.widths, seed), "widths"):
-        ends = {name: _ends(width, rate, plan.draws, own) for name, rate in _ALGORITHMS.items()}
+        mlp, ends = _network(width), {}
+        largest = float(np.linalg.eigvalsh(output_kernels(mlp, _TRAIN).Theta_train)[-1])
+        for name, rate in _ALGORITHMS.items():  # outputs on the tests: (networks, tests, outputs)
+            how: dict[str, Any] = {"eta": (rate or 0.0) / largest}
+            if rate is None:
+                how = {"eta": 1.0, "algorithm": "flow", "stride": 0.5 / largest}
+            training = Training(_Y, tolerance=1e-7, **how)
+            ensemble = train_ensemble(mlp, _TRAIN, _TESTS, training, plan.draws, seed=own)
+            ends[name] = ensemble.end[:, len(_TRAIN) :]
         apart.append([np.sqrt(((ends[a] - ends[b]) ** 2).mean(axis=(1, 2))) for a, b in _PAIRS])
     return xarray.Dataset(
         {"apart": (("width", "pair", "draw"), np.array(apart))},
         coords={"width": list(plan.widths), "pair": [" and ".join(pair) for pair in _PAIRS]},
     )
-
-
-def _ends(width: int, rate: float | None, draws: int, seed: Seed) -> FloatArray:
-    """Outputs on the tests after training to the end: (networks, tests, outputs)."""
-    from foretrain.compare.trained import Training, train_ensemble
-
-    mlp = _network(width)
-    largest = float(np.linalg.eigvalsh(output_kernels(mlp, _TRAIN).Theta_train)[-1])
-    how: dict[str, Any] = {"eta": (rate or 0.0) / largest}
-    if rate is None:
-        how = {"eta": 1.0, "algorithm": "flow", "stride": 0.5 / largest}
-    ensemble = train_ensemble(mlp, _TRAIN, _TESTS, Training(_Y, tolerance=1e-7, **how), draws, seed=seed)
-    return np.asarray(ensemble.end[:, len(_TRAIN) :])
 
 
 def _figure(data: xarray.Dataset) -> Figure:

@@ -178,7 +178,13 @@ def deep_linear_scaling(plan: ScalingPlan, seed: int) -> Result:
     limits = linear.scaling_limit_moments(plan.ratio, max(_ORDERS))
     errors = [[linear.scaling_limit_relative_error(plan.ratio, m, n) for n in _WIDTHS] for m in _ORDERS]
     tasks = track(with_seeds(plan.draws.items(), seed), "deep linear networks")
-    measured = [_measured_moments(n, draws, plan.ratio, own) for (n, draws), own in tasks]
+    measured = []
+    for (width, draws), own in tasks:  # G_2m as the correlator of m neurons, two legs each
+        depth, moments = _depth(width, plan.ratio), [((0, 0),) * order for order in _MEASURED_ORDERS]
+        ensemble = real_networks(depth, width, draws, own)
+        value, spread = moment_sums(ensemble, (depth,), moments, "wick").estimate(lambda means: means)
+        values = {"measured": ("order", value[0]), "standard_error": ("order", spread[0]), "draws": draws}
+        measured.append(xarray.Dataset(values, {"order": list(_MEASURED_ORDERS), "width": width}))
     data = xarray.Dataset(
         {
             "limit": ("order", [limits[m - 1] for m in _ORDERS]),
@@ -214,18 +220,6 @@ def deep_linear_scaling(plan: ScalingPlan, seed: int) -> Result:
 
 def _depth(width: int, ratio: float) -> int:
     return round(ratio * width)
-
-
-def _measured_moments(width: int, draws: int, ratio: float, seed: Seed) -> xarray.Dataset:
-    """G_2m as the correlator of m neurons, two legs each."""
-    depth = _depth(width, ratio)
-    ensemble = real_networks(depth, width, draws, seed)
-    moments = [((0, 0),) * order for order in _MEASURED_ORDERS]
-    value, error = moment_sums(ensemble, (depth,), moments, "wick").estimate(lambda means: means)
-    return xarray.Dataset(
-        {"measured": ("order", value[0]), "standard_error": ("order", error[0]), "draws": draws},
-        coords={"order": list(_MEASURED_ORDERS), "width": width},
-    )
 
 
 def _scaling_figure(data: xarray.Dataset) -> Figure:
@@ -307,19 +301,18 @@ def _log_variance_figure(data: xarray.Dataset) -> Figure:
         limit = linear.scaling_limit_log_variance(depth / width)
         edges = limit.mean + np.sqrt(limit.variance) * np.linspace(-4.2, 4.2, 61)
         grid = np.linspace(edges[0], edges[-1], 301)
-        exact = _normal(grid, case["mean"].item(), case.variance.item())
+        exact, simple = (
+            np.exp(-0.5 * (grid - mean) ** 2 / variance) / np.sqrt(2 * np.pi * variance)
+            for mean, variance in ((case["mean"].item(), case.variance.item()), limit)
+        )
         top = 1.45 * exact.max()
         title = f"n = {width}, L = {depth}  (r = {depth / width:g})"
         panel = figure.panel(title, r"$\log (R/G_2)$", Axis("density", low=0, high=top), legend="upper left")
         panel.histogram(values, edges, "real networks", SKY)
-        panel.curve(grid, _normal(grid, *limit), "-", "limit  $N(-r, 2r)$", INK)
+        panel.curve(grid, simple, "-", "limit  $N(-r, 2r)$", INK)
         panel.curve(grid, exact, "--", "normal, exact moments", ORANGE)
         panel.level(x=0, dash=":", width=1.2)
         panel.note(0, 0.76 * top, "mean of R")
         panel.level(x=np.median(values), dash=":", width=1.2)
         panel.note(np.median(values), 0.76 * top, "typical R", align="right")
     return figure
-
-
-def _normal(grid: FloatArray, mean: float, variance: float) -> FloatArray:
-    return np.asarray(np.exp(-0.5 * (grid - mean) ** 2 / variance) / np.sqrt(2 * np.pi * variance))

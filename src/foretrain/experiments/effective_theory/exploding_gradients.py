@@ -16,7 +16,7 @@ from foretrain.compare.judging.agreement import largest_score_allowed
 from foretrain.experiments.effective_theory.width_limits import Plan, limits
 from foretrain.experiments.judgements import computed_row, limit_row
 from foretrain.experiments.pictures import coloured, draw_limit
-from foretrain.experiments.registry import Result, Row, plans
+from foretrain.experiments.registry import Result, plans
 from foretrain.support.answers import INK, Figure, log
 from foretrain.support.progress import track
 from foretrain.support.seeds import with_seeds
@@ -53,7 +53,14 @@ def exploding_gradients(plan: Plan, seed: int) -> Result:
     for (case, (_, C_W)), layer in product(_CASES.items(), layers):
         title = f"{case}, C_W = {C_W:g}: mean square of dz/db at layer {layer} of {_DEPTH}"
         rows.append(limit_row(title, data.sel(case=case, layer=layer), bound))
-    rows += _share_rows()
+    # (9.28) of tanh, L = 200, against the published shares.
+    rates = [1 / layer for layer in range(1, _LAYERS + 1)]
+    mlp = MLP("tanh", _LAYERS, 1, n_in=1, lambda_b=rates, lambda_W=1.0)
+    shares = _LAYERS * np.asarray(contributions(mlp, diagonal(mlp, np.ones((1, 1))).factors)[:, :, 0])
+    for column, (group, published) in enumerate(_SHARES.items()):
+        for layer, value in published.items():
+            title = f"tanh, L = {_LAYERS}, rates (9.96): L times the {group} term of layer {layer} in Θ"
+            rows.append(computed_row(title, value, shares[layer - 1, column], 6e-4))
     ends = [float(data.theory.sel(layer=1, case=f"relu, {word}")) for word in ("vanishing", "exploding")]
     judgement = "agree" if all(row.agrees is not False for row in rows) else "do NOT all agree"
     verdict = (
@@ -95,19 +102,6 @@ def _measured(case: str, plan: Plan, seed: np.random.SeedSequence) -> xarray.Dat
     theory = np.asarray(contributions(mlp, diagonal(mlp, _X).factors)[:, 0, 0])
     layers = np.arange(1, _DEPTH + 1)
     return limits(list(plan.draws), values, errors, theory, "layer", layers).drop_vars("z")
-
-
-def _share_rows() -> list[Row]:
-    """(9.28) of tanh, L = 200, against the published shares."""
-    rates = [1 / layer for layer in range(1, _LAYERS + 1)]
-    mlp = MLP("tanh", _LAYERS, 1, n_in=1, lambda_b=rates, lambda_W=1.0)
-    shares = _LAYERS * np.asarray(contributions(mlp, diagonal(mlp, np.ones((1, 1))).factors)[:, :, 0])
-    title = f"tanh, L = {_LAYERS}, rates (9.96): L times the"
-    return [
-        computed_row(f"{title} {group} term of layer {layer} in Θ", value, shares[layer - 1, column], 6e-4)
-        for column, (group, published) in enumerate(_SHARES.items())
-        for layer, value in published.items()
-    ]
 
 
 def _figure(data: xarray.Dataset) -> Figure:

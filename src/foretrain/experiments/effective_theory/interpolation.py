@@ -114,19 +114,15 @@ def _pair(gap: FloatArray) -> tuple[FloatArray, FloatArray]:
     return _MIDDLE + gap / 2, _MIDDLE - gap / 2
 
 
-def _targets(distance: float) -> tuple[float, float]:
-    """Whose difference is of the order of the distance, as the expansion supposes."""
-    mean, half = (_TARGETS[0] + _TARGETS[1]) / 2, (_TARGETS[0] - _TARGETS[1]) / 2
-    return mean + distance * half, mean - distance * half
-
-
 def _expansions() -> xr.Dataset:
     """Largest errors of the expansion and of the straight line, and the largest variance, against the distance."""
     names = ("corrected", "printed", "straight", "variance")
-    found = np.full((len(_APART), len(names), len(_DISTANCES)), np.nan)
+    found, middle = np.full((len(_APART), len(names), len(_DISTANCES)), np.nan), sum(_TARGETS) / 2
     for row, norms in enumerate(_APART):
         for column, distance in enumerate(_DISTANCES):
-            gap, targets = _apart(norms, distance), _targets(distance)
+            # Targets differ by what is of the order of the distance, as the expansion supposes.
+            half = distance * (_TARGETS[0] - _TARGETS[1]) / 2
+            gap, targets = _apart(norms, distance), (middle + half, middle - half)
             exact = on_the_line(_network(), *_pair(gap), *targets, _PLACES)
             assert exact.variance is not None
             mean, series = exact.mean.values[:, 0], tangent_series(_network(), _MIDDLE, gap)

@@ -82,7 +82,19 @@ def _figure(data: xr.Dataset, judgement: Judgement) -> Figure:
     scores = data.independent_score.values
     label = f"rms {judgement.rms:.2f}\nlargest {judgement.largest:.2f}\n1 % bound {judgement.bound:.2f}"
     add_scores(figure, scores, f"{scores.size} independent scores", label)
-    _add_pulls(figure, data, judgement.bound)
+    # z of every entry, in the order layer by layer within K, V and G1.
+    bound, place, observables = judgement.bound, np.arange(data.sizes["entry"]), data.observable.values
+    ticks = {float(number): f"ℓ={layer}" for number, layer in zip(place[::3], data.layer.values[::3])}
+    x, y = Axis(low=-1, high=place[-1] + 1, ticks=ticks), Axis("z", low=-1.1 * bound, high=1.1 * bound)
+    panel = figure.panel("every entry: (limit − theory) / standard error", x, y, legend="")
+    for end in (bound, 1.0):
+        panel.region(low=-end, high=end)
+    for _, own, color in coloured(data, "activation"):
+        panel.curve(place, own.z, "o", "", color, size=4, alpha=0.85)
+    for name in dict.fromkeys(observables):
+        first = place[observables == name][0]
+        panel.level(x=first - 0.5)
+        panel.note(first - 0.4, 0.97 * bound, str(name), above=False, size=10)
     return figure
 
 
@@ -100,23 +112,3 @@ def _add_widths(figure: Figure, data: xr.Dataset, name: str, entry: str, symbol:
     panel.level(y=1, color=INK, dash="--")
     panel.level(x=0)
     panel.legend_entry("D", r"extrapolated to $n\to\infty$")
-
-
-def _add_pulls(figure: Figure, data: xr.Dataset, bound: float) -> None:
-    """z of every entry, in the order layer by layer within K, V and G1."""
-    place, observables = np.arange(data.sizes["entry"]), data.observable.values
-    ticks = {float(number): f"ℓ={layer}" for number, layer in zip(place[::3], data.layer.values[::3])}
-    panel = figure.panel(
-        "every entry: (limit − theory) / standard error",
-        x=Axis(low=-1, high=place[-1] + 1, ticks=ticks),
-        y=Axis("z", low=-1.1 * bound, high=1.1 * bound),
-        legend="",
-    )
-    for end in (bound, 1.0):
-        panel.region(low=-end, high=end)
-    for _, own, color in coloured(data, "activation"):
-        panel.curve(place, own.z, "o", "", color, size=4, alpha=0.85)
-    for name in dict.fromkeys(observables):
-        first = place[observables == name][0]
-        panel.level(x=first - 0.5)
-        panel.note(first - 0.4, 0.97 * bound, str(name), above=False, size=10)

@@ -249,29 +249,24 @@ def _figure(data: xr.Dataset) -> Figure:
     for name in _ACTIVATIONS:
         own = data.sel(activation=name)
         for group in _GROUPS:
-            _add_shares(figure, own.sel(group=group), f"{name}: {group} shares of the tangent kernel")
-        _add_losses(figure, own, f"{name}: full-batch gradient descent on two moons")
+            shares, y = own.sel(group=group), Axis("share times depth", low=0, room=0.12)
+            title = f"{name}: {group} shares of the tangent kernel"
+            panel = figure.panel(title, x="layer", y=y, legend_columns=3)
+            for rule, label in _drawn_rules(shares.theory.rename(share_rule="rule")).items():
+                one, color = shares.sel(share_rule=rule), _COLORS[rule]
+                panel.curve(one.layer, _DEPTH * one.theory, "-", "", color)
+                times, error = _DEPTH * one.measured, _DEPTH * one.standard_error
+                panel.curve(one.layer, times, "o", label, color, error=error, size=3.5, hollow=True)
+            panel.legend_entry("-", "theory (9.28)")
+        title = f"{name}: full-batch gradient descent on two moons"
+        panel = figure.panel(title, x="step", y=log("half the sum of squares"))
+        for rule, label in _drawn_rules(own.loss).items():
+            one, color = own.sel(rule=rule), _COLORS[rule]
+            for run in one.loss.values:
+                panel.curve(data.step, run, "-", label, color, width=1.3)
+            panel.curve(data.step, one.kernel_loss, ":", "", color, width=1.3)
+        panel.legend_entry(":", "infinite width, mean")
     return figure
-
-
-def _add_shares(figure: Figure, data: xr.Dataset, title: str) -> None:
-    panel = figure.panel(title, x="layer", y=Axis("share times depth", low=0, room=0.12), legend_columns=3)
-    for rule, label in _drawn_rules(data.theory.rename(share_rule="rule")).items():
-        own, color = data.sel(share_rule=rule), _COLORS[rule]
-        panel.curve(own.layer, _DEPTH * own.theory, "-", "", color)
-        error = _DEPTH * own.standard_error
-        panel.curve(own.layer, _DEPTH * own.measured, "o", label, color, error=error, size=3.5, hollow=True)
-    panel.legend_entry("-", "theory (9.28)")
-
-
-def _add_losses(figure: Figure, data: xr.Dataset, title: str) -> None:
-    panel = figure.panel(title, x="step", y=log("half the sum of squares"))
-    for rule, label in _drawn_rules(data.loss).items():
-        own, color = data.sel(rule=rule), _COLORS[rule]
-        for run in own.loss.values:
-            panel.curve(data.step, run, "-", label, color, width=1.3)
-        panel.curve(data.step, own.kernel_loss, ":", "", color, width=1.3)
-    panel.legend_entry(":", "infinite width, mean")
 
 
 def _drawn_rules(values: xr.DataArray) -> dict[str, str]:

@@ -184,20 +184,13 @@ def _statistics(
 
 
 def _figure(data: xr.Dataset, title: str) -> Figure:
-    """Entries of the last layer over theory, z-scores, and one panel of ratios for each network."""
-    count = data.sizes["network"]
+    """Entries of the last layer over theory, z-scores, and one panel of ratios for each network.
+
+    Entries that vanish or are lost in noise are left to the z-scores.
+    """
+    count, last = data.sizes["network"], int(data.layer_of.max())
     below = "".join(2 * chr(ord("C") + place) for place in range(count))
     figure = Figure(title, layout=f"{'A' * count}{'B' * count} {below}", size=(15, 8.6))
-    _add_entries(figure, data)
-    add_scores(figure, data.score.values, f"{data.sizes['independent']} independent z-scores")
-    for name in data.network.values:
-        _add_ratios(figure, data.sel(network=name), str(name))
-    return figure
-
-
-def _add_entries(figure: Figure, data: xr.Dataset) -> None:
-    """Measured over theory in the last layer; entries that vanish or are lost in noise are left to the z-scores."""
-    last = int(data.layer_of.max())
     own = data.where((data.layer_of == last) & (np.abs(data.theory) > 3 * data.standard_error), drop=True)
     names, activations = (
         list(dict.fromkeys(own[key].values.tolist())) for key in ("observable", "activation")
@@ -218,16 +211,16 @@ def _add_entries(figure: Figure, data: xr.Dataset) -> None:
         error = some.standard_error / np.abs(some.theory)
         panel.curve(x, some.limit / some.theory, "o", activation, color, error=error, size=3.5)
     panel.level(y=1, color=INK, dash="--")
-
-
-def _add_ratios(figure: Figure, data: xr.Dataset, name: str) -> None:
-    """Ratios over l/n: lines of the recursion bend towards the dashed constants of the law."""
-    title = f"{name}: ratios against depth (dashed: law)"
-    panel = figure.panel(title, x=log("layer ℓ"), y="ratio / (ℓ/n)", legend="below", legend_columns=3)
-    for color, ratio in zip((*PALETTE, FAINT), data.ratio.values):
-        one = data.sel(ratio=ratio)
-        if np.isfinite(one.growth.values).any():
-            label = str(ratio).replace("Theta", "Θ").replace("^2", "²").replace("^3", "³")
-            panel.curve(one.layer, one.growth, "-", label, color)
-            if np.isfinite(float(one.coefficient)):
-                panel.level(y=one.coefficient, color=color, dash="--")
+    add_scores(figure, data.score.values, f"{data.sizes['independent']} independent z-scores")
+    # Ratios over l/n: lines of the recursion bend towards the dashed constants of the law.
+    for name, deep in ((name, data.sel(network=name)) for name in data.network.values):
+        heading, y = f"{name}: ratios against depth (dashed: law)", "ratio / (ℓ/n)"
+        panel = figure.panel(heading, x=log("layer ℓ"), y=y, legend="below", legend_columns=3)
+        for color, ratio in zip((*PALETTE, FAINT), data.ratio.values):
+            one = deep.sel(ratio=ratio)
+            if np.isfinite(one.growth.values).any():
+                label = str(ratio).replace("Theta", "Θ").replace("^2", "²").replace("^3", "³")
+                panel.curve(one.layer, one.growth, "-", label, color)
+                if np.isfinite(float(one.coefficient)):
+                    panel.level(y=one.coefficient, color=color, dash="--")
+    return figure

@@ -198,7 +198,17 @@ def _draw(data: xarray.Dataset) -> Figure:
     for operator, (label, color) in _OPERATORS.items():
         own = data.sel(operator=operator)
         panel.curve(own.checkpoint, own.cosine, "o-", label, color, error=own.cosine_error, size=4)
-    _draw_spectra(figure, data)
+    # Spectra relative to the largest singular value, with a point where the modes reach 95 %.
+    title = "Views in time, before (solid) and after training (dashed)"
+    panel = figure.panel(title, log("mode"), log("singular value / largest", _SMALLEST))
+    for view, (name, color) in _VIEWS.items():
+        spectra = [_spectrum(data, when, view) for when in ("start", "end")]
+        before, after = map(measure.modes_needed, spectra)
+        labels = (f"{name}: 95 % in {before} before, {after} after", "")
+        for values, needed, style, label in zip(spectra, (before, after), ("-", "--"), labels):
+            shown = values[values > _SMALLEST * values[0]] / values[0]
+            panel.curve(np.arange(1, len(shown) + 1), shown, style, label, color)
+            panel.curve(needed, shown[needed - 1], "o", "", color)
     for view, words in (("NTK", "NTK$_S$"), ("core", "core")):
         for number in range(1, measure.MODES + 1):
             mode = data["mode"].sel(when="start", shown_view=view, number=number).values
@@ -217,20 +227,6 @@ def _draw(data: xarray.Dataset) -> Figure:
         panel.curve(steps, own.frozen_loss, ":", "", INK, width=1)
     panel.legend_entry(":", "frozen kernel")
     return figure
-
-
-def _draw_spectra(figure: Figure, data: xarray.Dataset) -> None:
-    """Relative to the largest singular value, with a point where the modes reach 95 %."""
-    title = "Views in time, before (solid) and after training (dashed)"
-    panel = figure.panel(title, log("mode"), log("singular value / largest", _SMALLEST))
-    for view, (name, color) in _VIEWS.items():
-        spectra = [data.singular_value.sel(when=when, view=view).values for when in ("start", "end")]
-        before, after = map(measure.modes_needed, spectra)
-        labels = (f"{name}: 95 % in {before} before, {after} after", "")
-        for values, needed, style, label in zip(spectra, (before, after), ("-", "--"), labels):
-            shown = values[values > _SMALLEST * values[0]] / values[0]
-            panel.curve(np.arange(1, len(shown) + 1), shown, style, label, color)
-            panel.curve(needed, shown[needed - 1], "o", "", color)
 
 
 def _draw_image(figure: Figure, title: str, image: FloatArray, data: xarray.Dataset) -> None:
@@ -262,7 +258,7 @@ def _cosine_rows(data: xarray.Dataset) -> list[Row]:
 
 
 def _spectrum_rows(data: xarray.Dataset) -> list[Row]:
-    """Figure 3C."""
+    """Figure 3C, and whether the curve of NTK_S, relative to its first value, lies above that of the core."""
     values = {view: _spectrum(data, "start", view) for view in ("core", "P")}
     (core, propagator), size = map(measure.modes_needed, values.values()), len(values["P"])
     note = (
@@ -274,24 +270,21 @@ def _spectrum_rows(data: xarray.Dataset) -> list[Row]:
         "ones, so that its rank is full in any case."
     )
     title, nearly = f"3C: modes for 95 % of P, of {size}", propagator > 0.9 * size
-    return [
+    rows = [
         Row("3C: modes for 95 % of V V* (about)", 3, core, None, abs(core - 3) <= 1, note),
         Row(title, "nearly full rank", propagator, None, nearly, full),
-        *(_above_row(data, when) for when in ("start", "end")),
     ]
-
-
-def _above_row(data: xarray.Dataset, when: str) -> Row:
-    """Whether the curve of NTK_S, relative to its first value, lies above that of the core."""
-    values = {view: _spectrum(data, when, view) for view in ("NTK", "core", "K")}
-    most, nearly_all = (
-        ", ".join(f"{view} {measure.modes_needed(own, share)}" for view, own in values.items())
-        for share in (0.95, 0.99)
-    )
-    ratio = _tail_ratio(values["NTK"], values["core"])
-    title = f"3C: singular values of NTK_S over the core's, modes 11-40, {when} of training"
-    note = f"Before mode 11 the curves may cross. Modes for 95 %: {most}; for 99 %: {nearly_all}."
-    return claim_row(title, "NTK_S above", ratio, ratio > 1, f"A geometric mean. {note}")
+    for when in ("start", "end"):
+        spectra = {view: _spectrum(data, when, view) for view in ("NTK", "core", "K")}
+        most, nearly_all = (
+            ", ".join(f"{view} {measure.modes_needed(own, share)}" for view, own in spectra.items())
+            for share in (0.95, 0.99)
+        )
+        ratio = _tail_ratio(spectra["NTK"], spectra["core"])
+        title = f"3C: singular values of NTK_S over the core's, modes 11-40, {when} of training"
+        note = f"Before mode 11 the curves may cross. Modes for 95 %: {most}; for 99 %: {nearly_all}."
+        rows.append(claim_row(title, "NTK_S above", ratio, ratio > 1, f"A geometric mean. {note}"))
+    return rows
 
 
 def _spectrum(data: xarray.Dataset, when: str, view: str) -> FloatArray:

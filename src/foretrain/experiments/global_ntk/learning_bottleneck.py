@@ -156,7 +156,19 @@ def _cosine(data: xarray.Dataset, run: str, kind: str, mode: int = 3) -> FloatAr
 
 def _table(data: xarray.Dataset) -> tuple[Row, ...]:
     stuck, shampoo, second = "network 1, SGD", "network 1, Shampoo", "network 2, SGD"
-    rows = _initial_rows(data)
+    stable, searched = int((data.planted_radius.sel(run=second) < 1).sum()), data.stable_points
+    start, other = (float(_cosine(data, run, "readout")[0]) for run in (stuck, second))
+    ratio = other / max(start, 1e-12)
+    ranks = ", ".join(f"{float(data['rank'].sel(run=run)[0]):.2f}" for run in (stuck, second))
+    counts = ", ".join(str(int(searched.sel(run=run))) for run in (stuck, second))
+    note = "The one of network 1 is zero; mirror images and mixtures of the planted points are found as well."
+    title = "cosine of mode 3 and NTK_S at the start: network 2 over network 1 (at least)"
+    rows = [
+        Row("network 2: stable fixed points planted", POINTS, stable, None, stable == POINTS, _CHOICE_NOTE),
+        Row("stable fixed points that a search finds: network 1, network 2", _NOT_GIVEN, counts, note=note),
+        claim_row(title, 10.0, ratio, ratio >= 10),
+        Row("temporal rank at the start: network 1, network 2", _NOT_GIVEN, ranks),
+    ]
 
     def add_left(run: str, mode: int, learns: bool) -> None:
         left, claim = _left(data, run, mode), "learned" if learns else "not learned"
@@ -187,25 +199,6 @@ def _table(data: xarray.Dataset) -> tuple[Row, ...]:
         here = data.attrs[key]
         rows.append(Row(name, published, here, note="" if here == published else note))
     return tuple(rows)
-
-
-def _initial_rows(data: xarray.Dataset) -> list[Row]:
-    runs = ("network 1, SGD", "network 2, SGD")
-    stable = int((data.planted_radius.sel(run=runs[1]) < 1).sum())
-    searched = [int(data.stable_points.sel(run=run)) for run in runs]
-    start = [float(_cosine(data, run, "readout")[0]) for run in runs]
-    ratio = start[1] / max(start[0], 1e-12)
-    ranks = ", ".join(f"{float(data['rank'].sel(run=run)[0]):.2f}" for run in runs)
-    found = "stable fixed points that a search finds: network 1, network 2"
-    note = "The one of network 1 is zero; mirror images and mixtures of the planted points are found as well."
-    title = "cosine of mode 3 and NTK_S at the start: network 2 over network 1 (at least)"
-    planted = "network 2: stable fixed points planted"
-    return [
-        Row(planted, POINTS, stable, None, stable == POINTS, _CHOICE_NOTE),
-        Row(found, _NOT_GIVEN, f"{searched[0]}, {searched[1]}", note=note),
-        claim_row(title, 10.0, ratio, ratio >= 10),
-        Row("temporal rank at the start: network 1, network 2", _NOT_GIVEN, ranks),
-    ]
 
 
 def _verdict(data: xarray.Dataset) -> str:
@@ -245,7 +238,17 @@ def _draw(data: xarray.Dataset) -> Figure:
             cosine = np.abs(own.cosine.sel(mode=mode, kind="readout").values)
             cosines.curve(record, np.maximum(cosine, _SMALLEST), style, "", color, size=3)
         ranks.curve(record, own["rank"], "o-", "", color, size=3.5)
-        _draw_answers(figure, run, own.output.values)
+        # Paths of the two angle outputs in the response, one for each angle, with the wanted points.
+        axis, output = Axis("cos", low=-1.35, high=1.35, ticks=(-1, 0, 1)), own.output.values
+        title = f"{run}:\nanswers (dots), wanted (×)"
+        panel = figure.panel(title, axis, replace(axis, label="sin"), equal=True)
+        angles, steps = output.shape[:2]
+        for place, path in enumerate(output[:, 2 * steps // 3 :, :2]):
+            hue = place / angles
+            shade = "#" + "".join(f"{round(255 * part):02x}" for part in hsv_to_rgb(hue, 0.75, 0.8))
+            panel.curve(path[:, 0], path[:, 1], "-", "", shade, width=1)
+            panel.curve(path[-1, 0], path[-1, 1], "o", "", shade, size=4)
+            panel.curve(np.cos(2 * np.pi * hue), np.sin(2 * np.pi * hue), "x", "", shade)
     losses.level(y=PLATEAU, color=INK, dash="--", label="modes 2 and 3 missing: 1/9")
     left.level(x=PUBLISHED_ESCAPE, label="Shampoo, published")
     for style, label in (("--", "mode 2"), ("-", "mode 3"), ("o", "half of both learned")):
@@ -253,20 +256,6 @@ def _draw(data: xarray.Dataset) -> Figure:
     for mode, style in _MODE_STYLES.items():
         cosines.legend_entry(style, f"mode {mode}")
     return figure
-
-
-def _draw_answers(figure: Figure, run: str, output: FloatArray) -> None:
-    """Paths of the two angle outputs in the response, one for each angle, with the wanted points."""
-    axis = Axis("cos", low=-1.35, high=1.35, ticks=(-1, 0, 1))
-    title = f"{run}:\nanswers (dots), wanted (×)"
-    panel = figure.panel(title, axis, replace(axis, label="sin"), equal=True)
-    angles, steps = output.shape[:2]
-    for place, path in enumerate(output[:, 2 * steps // 3 :, :2]):
-        hue = place / angles
-        color = "#" + "".join(f"{round(255 * part):02x}" for part in hsv_to_rgb(hue, 0.75, 0.8))
-        panel.curve(path[:, 0], path[:, 1], "-", "", color, width=1)
-        panel.curve(path[-1, 0], path[-1, 1], "o", "", color, size=4)
-        panel.curve(np.cos(2 * np.pi * hue), np.sin(2 * np.pi * hue), "x", "", color)
 
 
 def train(sizes: Sizes, training: Training, seed: Seed) -> xarray.Dataset:

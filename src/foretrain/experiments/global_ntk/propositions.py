@@ -110,6 +110,10 @@ def _measured(plan: Plan, cell: str, seed: Seed) -> xarray.Dataset:
         gaps.append(float((change + eta * linear).norm() / (eta * linear.norm())))
     decrease, traced = kernel.loss_decrease(err), kernel.temporal(method="exact").dense()
     slope = float(err.flatten() @ dense @ err.flatten())
+    # dL/dη of half the squared distance at η = 0, by centred differences of real steps.
+    ends = [_step(model, x, err, sign * 1e-5) for sign in (1, -1)]
+    up, down = (0.5 * float((end - y).square().sum()) for end in ends)
+    real = (up - down) / (2 * 1e-5)
     groups = ("weight_ih*", "weight_hh*", "bias*")
     alone = [global_ntk(model, x, parameters=group).dense() for group in groups]
     few = global_ntk(model, x[..., :1] * torch.ones_like(x), parameters="weight_ih*")
@@ -119,7 +123,7 @@ def _measured(plan: Plan, cell: str, seed: Seed) -> xarray.Dataset:
             "core_error": _apart(kernel.core.dense(), dense),
             "frozen_error": _apart(torch.stack(alone).sum(dim=0), dense),
             "decrease_error": abs(decrease.total / slope - 1),
-            "slope_error": abs(_slope_of_loss(model, x, y) / -slope - 1),
+            "slope_error": abs(real / -slope - 1),
             "beyond": max(_beyond(few, err, axis) for axis in (0, 1)),
             "trace_apart": _apart(kernel.pair_sum(over="unit").dense() / plan.units, traced),
         },
@@ -146,17 +150,6 @@ def _step(model: torch.nn.RNNBase, x: torch.Tensor, err: torch.Tensor, eta: floa
             value.sub_(value.grad, alpha=eta)
         found: torch.Tensor = moved(x)[0]
     return found
-
-
-def _slope_of_loss(model: torch.nn.RNNBase, x: torch.Tensor, y: torch.Tensor) -> float:
-    """dL/dη of half the squared distance at η = 0, by centred differences of real steps."""
-    import torch
-
-    err, eta = (model(x)[0] - y).detach(), 1e-5
-    with torch.enable_grad():
-        ends = [_step(model, x, err, sign * eta) for sign in (1, -1)]
-    up, down = (0.5 * float((end - y).square().sum()) for end in ends)
-    return (up - down) / (2 * eta)
 
 
 def _beyond(kernel: GlobalNTK, err: torch.Tensor, axis: int) -> float:
