@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 from functools import cache
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -18,11 +16,10 @@ from foretrain.experiments import Result, get
 from foretrain.experiments.effective_theory import algorithm_independence as algorithms
 from foretrain.experiments.effective_theory import (
     exploding_gradients,
-    hebbian_association,
-    hidden_updates,
     interpolation,
     model_evidence,
-    neuron_observables,
+    neurons,
+    one_step,
     taylor_expansion,
     weight_laws,
 )
@@ -42,10 +39,6 @@ TINY: dict[str, Any] = {
     "algorithm-independence": algorithms.Plan((16, 32, 64, 128), 3, 80, (24, 48, 96)),
     "interpolation": interpolation.Plan(80, 2, (24, 48, 96)),
 }
-
-
-def module_of(name: str) -> ModuleType:
-    return importlib.import_module(f"foretrain.experiments.effective_theory.{name.replace('-', '_')}")
 
 
 @cache
@@ -99,15 +92,15 @@ def on_the_way(start: Networks, end: Networks, t: float) -> np.ndarray:
 
 
 def test_hidden_updates_are_those_of_real_steps() -> None:
-    mlp = hidden_updates._network("tanh + tanh²/2, L = 3", 5)
-    found = hidden_updates.updates(mlp, range(1), 0)[0]
+    mlp = one_step._network("tanh + tanh²/2, L = 3", 5)
+    found = one_step.updates(mlp, range(1), 0)[0]
     networks, eta = draw_networks(mlp, range(1), 0), 1e-6
     model = build(mlp, seed=0)
     with torch.no_grad():
         for linear, weights, biases in zip(model.layers, networks.weights, networks.biases, strict=True):
             linear.weight.copy_(weights[0])
             linear.bias.copy_(biases[0, :, 0])
-    x, y = torch.from_numpy(hidden_updates._X), torch.from_numpy(hidden_updates._Y)
+    x, y = torch.from_numpy(one_step._INPUTS), torch.from_numpy(one_step._Y)
     before = model.preactivations(x)[-2].detach()
     (0.5 * (model(x[:3]) - y).square().sum()).backward()
     with torch.no_grad():
@@ -132,19 +125,19 @@ def test_gradients_are_those_of_automatic_differentiation() -> None:
 def test_what_one_neuron_tells_of_another() -> None:
     """Two metrics: the silent neuron speaks for the smaller one; without fluctuations nothing is told."""
     G = np.tile([0.5, 1.5], 50)
-    found = hebbian_association.shifts(G)
+    found = neurons.shifts(G)
     weight = G**-0.5
     assert found[0] == pytest.approx((weight * G).mean() / weight.mean() - 1)
     assert found[0] < 0
-    np.testing.assert_allclose(hebbian_association.shifts(np.ones(10)), 0, atol=1e-15)
+    np.testing.assert_allclose(neurons.shifts(np.ones(10)), 0, atol=1e-15)
 
 
 def test_functions_of_neurons_given_the_metric() -> None:
     """Two metrics, against samples of neurons; without fluctuations nothing changes."""
     G = np.tile([0.6, 1.4], 40_000)
     z = np.sqrt(G)[:, None] * np.random.default_rng(0).normal(size=(len(G), 2))
-    found = dict(zip(neuron_observables._labels(), neuron_observables.changes(G, 1.0), strict=True))
-    functions = {name: function for name, (function, _) in neuron_observables._FUNCTIONS.items()}
+    found = dict(zip(neurons._labels(), neurons.changes(G, 1.0), strict=True))
+    functions = {name: function for name, (function, _) in neurons._FUNCTIONS.items()}
     plain = np.sqrt(1.0) * np.random.default_rng(1).normal(size=len(G))
     for name, function in functions.items():
         expected = function(z[:, 0]).mean() - function(plain).mean()
@@ -152,7 +145,7 @@ def test_functions_of_neurons_given_the_metric() -> None:
     pair = np.cov(functions["cos z"](z[:, 0]), functions["z⁴"](z[:, 1]))[0, 1]
     assert found["covariance of z⁴ and cos z of two neurons"] == pytest.approx(pair, abs=0.05)
     assert found["density of 2 neurons at zero, relative"] == pytest.approx((1 / 0.6 + 1 / 1.4) / 2 - 1)
-    np.testing.assert_allclose(neuron_observables.changes(np.full(10, 0.8), 0.8), 0, atol=1e-12)
+    np.testing.assert_allclose(neurons.changes(np.full(10, 0.8), 0.8), 0, atol=1e-12)
 
 
 def test_limits_of_batches_undo_a_quadratic_in_the_width() -> None:
@@ -193,7 +186,7 @@ def test_a_wrong_theory_of_hidden_updates_is_noticed() -> None:
     case = data.sel(case="relu, L = 3")
     wrong = case.assign(theory=case.theory + 20 * case.standard_error)
     wrong = wrong.assign(z=(wrong.limit - wrong.theory) / wrong.standard_error)
-    rows = hidden_updates._rows(wrong, "relu, L = 3")
+    rows = one_step._rows(wrong, "relu, L = 3")
     assert sum(row.agrees is False for row in rows) >= 5
 
 

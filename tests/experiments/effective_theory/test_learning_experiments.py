@@ -13,7 +13,7 @@ import foretrain as ft
 from foretrain.compare.build import build, parameter_groups
 from foretrain.experiments import Result, get
 from foretrain.experiments.collective_fields import collective_fields
-from foretrain.experiments.effective_theory import gradient_step, nearby_inputs
+from foretrain.experiments.effective_theory import nearby_inputs, one_step
 from foretrain.experiments.effective_theory.width_limits import Plan as WidthPlan
 from foretrain.support.seeds import spawn
 from foretrain.support.store import load, save
@@ -53,23 +53,23 @@ def test_tables_are_plain_data_is_stored_and_pictures_draw(name: str, tmp_path: 
 
 def test_real_slopes_are_those_of_the_kernel() -> None:
     """Centred differences of real steps against -H (z - y) of the same network."""
-    mlp = gradient_step.network(16)
-    slope = gradient_step._slopes(mlp, 1, seed=0)[0]
+    mlp = one_step.network(16)
+    slope = one_step._slopes(mlp, 1, seed=0)[0]
     model = build(mlp, seed=spawn(0, 1)[0])
-    x = torch.tensor(gradient_step._X)
+    x = torch.tensor(one_step._X)
     H = ft.ntk(model, x, rates=parameter_groups(model, mlp, eta=1.0)).values[:, :3, 0, 0]
-    error = model(x[:3]).detach()[:, 0] - torch.tensor(gradient_step._Y[:, 0])
+    error = model(x[:3]).detach()[:, 0] - torch.tensor(one_step._Y[:, 0])
     assert slope.tolist() == pytest.approx((-H @ error).tolist(), rel=1e-5)
 
 
 def test_a_wrong_kernel_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = gradient_step._theory
+    right = one_step._theory
 
     def wrong() -> tuple[list[str], Any]:
         labels, values = right()
         return labels, values + 1.0
 
-    monkeypatch.setattr(gradient_step, "_theory", wrong)
+    monkeypatch.setattr(one_step, "_theory", wrong)
     result = tiny_run("gradient-step", 0)
     assert "do NOT all agree" in result.verdict
     assert not result.agrees

@@ -14,11 +14,11 @@ import pytest
 from foretrain.compare.comparison import Comparison
 from foretrain.compare.initial import compare_initial
 from foretrain.experiments import Result, get
-from foretrain.experiments.effective_theory import depth_laws
+from foretrain.experiments.effective_theory import depth_laws, tensor_statistics
 from foretrain.experiments.effective_theory.angle_flow import Plan as AnglePlan
 from foretrain.experiments.effective_theory.angle_flow import _first_order
-from foretrain.experiments.effective_theory.layer_statistics import Plan as LayerPlan
 from foretrain.experiments.effective_theory.residual_fluctuations import Plan as ResidualPlan
+from foretrain.experiments.effective_theory.tensor_statistics import LayerPlan
 from foretrain.experiments.effective_theory.width_limits import infinite_width
 from foretrain.support.store import load, save
 
@@ -120,7 +120,7 @@ def test_wrong_recursions_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
         found = compare_initial(*arguments, **options)
         return dataclasses.replace(found, theory=1.1 * found.theory)
 
-    monkeypatch.setattr(module_of("layer-statistics"), "compare_initial", scaled)
+    monkeypatch.setattr(tensor_statistics, "compare_initial", scaled)
     result = tiny_run("layer-statistics", monkeypatch)
     assert not result.agrees
     assert "do not agree" in result.verdict
