@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from operator import index
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import numpy as np
@@ -16,7 +15,7 @@ from foretrain.empirical.autograd_graph.tape import read
 from foretrain.empirical.differentials.autodiff import BACKWARD, Directions, derivative, gradients_of_changes
 from foretrain.empirical.differentials.layered import LayeredDifferentials, Stack, stack_of_chain
 from foretrain.empirical.kernel_operator.passes import Linearised
-from foretrain.empirical.models.arguments import Rates, as_batch
+from foretrain.empirical.models.arguments import Rates, as_batch, numbers_below
 from foretrain.empirical.models.model import Output, unchanged
 from foretrain.empirical.tangent_kernel.kernel import KernelOptions, prepare
 from foretrain.support.answers import Answer, Result
@@ -246,7 +245,11 @@ def prepared(model: Any, x: Any, **options: Unpack[Options]) -> Preparation:
     if isinstance(outputs, str):
         raise InputError(f"`outputs=`{outputs!r}: give a list of output numbers, or None for all.")
     whole = as_batch(x, options.get("batch_axis", 0), options.get("shared", ()))
-    chosen = _chosen_samples(samples, whole.count)
+    chosen = list(range(whole.count)) if samples is None else numbers_below(whole.count, samples)
+    if not chosen:
+        raise InputError(
+            f"`samples=` must be a list of numbers from 0 to {whole.count - 1}, not {samples!r}."
+        )
     others: dict[str, Any] = {key: options.get(key) for key in ("output", "parameters", "rates")}
     engine, batch, _ = prepare(
         model,
@@ -307,18 +310,6 @@ def stack_of_models(models: Sequence[Any], x: Any, **options: Unpack[Options]) -
         weights=[torch.cat(values) for values in zip(*(stack.weights for stack in stacks))],
         rates=stacks[0].rates,
     )
-
-
-def _chosen_samples(samples: Sequence[int] | None, count: int) -> list[int]:
-    if samples is None:
-        return list(range(count))
-    try:
-        numbers = [index(number) for number in samples]
-    except TypeError:
-        numbers = []
-    if not numbers or any(not -count <= number < count for number in numbers):
-        raise InputError(f"`samples=` must be a list of numbers from 0 to {count - 1}, not {samples!r}.")
-    return [number % count for number in numbers]
 
 
 # Beginnings of the names of backward nodes; what pieces of straight lines are made of.

@@ -9,6 +9,7 @@ import fnmatch
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import index
 from typing import Any
 
 import torch
@@ -74,7 +75,11 @@ def as_batch(x: Any, axis: int = 0, shared: Collection[str | int] = ()) -> Batch
         return x
     axis = whole_number("batch_axis", axis, least=0)
     if isinstance(x, torch.utils.data.DataLoader):
-        return as_batch(_everything(x, axis), axis, shared)
+        # TensorDataset and most datasets give (input, target) or (input,) lists; dicts are taken whole.
+        parts = [part[0] if isinstance(part, list | tuple) else part for part in x]
+        if not parts:
+            raise InputError("the loader gives no batch: pass one that holds samples.")
+        return as_batch(_joined(parts, axis), axis, shared)
     if not isinstance(x, Tensor | tuple | list | Mapping):
         raise InputError(
             f"`x` must be a tensor, a tuple or dict of tensors, or a DataLoader, not {type(x).__name__}: "
@@ -128,16 +133,8 @@ def _usable(value: Any) -> Any:
     return value
 
 
-def _everything(loader: Iterable[Any], axis: int) -> Any:
-    """All batches of a loader in one."""
-    # TensorDataset and most datasets give (input, target) or (input,) lists; dicts are taken whole.
-    batches = [batch[0] if isinstance(batch, list | tuple) else batch for batch in loader]
-    if not batches:
-        raise InputError("the loader gives no batch: pass one that holds samples.")
-    return _joined(batches, axis)
-
-
 def _joined(parts: Sequence[Any], axis: int) -> Any:
+    """All batches of a loader in one."""
     first = parts[0]
     if isinstance(first, Tensor):
         try:
@@ -152,6 +149,15 @@ def _joined(parts: Sequence[Any], axis: int) -> Any:
     if isinstance(first, tuple | list):
         return tuple(_joined([part[i] for part in parts], axis) for i in range(len(first)))
     return first
+
+
+def numbers_below(count: int, given: Iterable[Any]) -> list[int]:
+    """Numbers of samples or outputs, those below zero counted from the end; nothing if one of them is none."""
+    try:
+        numbers = [-count - 1 if isinstance(number, bool) else index(number) for number in given]
+    except TypeError:
+        return []
+    return [number % count for number in numbers] if all(-count <= n < count for n in numbers) else []
 
 
 def leaves(value: Any) -> list[Any]:

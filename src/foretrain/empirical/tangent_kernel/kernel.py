@@ -20,6 +20,7 @@ from foretrain.empirical.models.arguments import (
     as_batch,
     chosen,
     layer_of,
+    numbers_below,
     rate_of_each,
     trainable,
 )
@@ -226,16 +227,13 @@ def _wanted(outputs: Outputs, count: int) -> tuple[list[int], bool]:
         if outputs not in ("full", "trace"):
             raise unknown_name("form of the `outputs`", outputs, ["full", "trace"])
         return list(range(count)), outputs == "trace"
-    try:
-        numbers = [] if any(isinstance(number, bool) for number in outputs) else [index(n) for n in outputs]
-    except TypeError:
-        numbers = []
-    if not numbers or any(not -count <= number < count for number in numbers):
+    numbers = numbers_below(count, outputs)
+    if not numbers:
         raise InputError(
             f"`outputs=` must be `'full', 'trace' or a list of numbers|numbers` from 0 to {count - 1}, "
             f"not {outputs!r}."
         )
-    return [number % count for number in numbers], False
+    return numbers, False
 
 
 def chunk_size(batch_size: int | str) -> int | None:
