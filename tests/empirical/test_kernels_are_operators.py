@@ -108,6 +108,24 @@ def test_kernels_with_entries_stay_arrays(tmp_path: Path) -> None:
         assert isinstance(2 * found, Operator)
 
 
+def test_the_dense_form_of_a_store_is_one_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from foretrain.empirical.stored_kernel import reading
+
+    kernel = ntk(network(), samples(), samples(4, 3), by="layer", store=tmp_path / "k", workers=1)
+    read, readings = reading.pieces, []
+
+    def counted(given: Any) -> Any:
+        readings.append(given)
+        return read(given)
+
+    monkeypatch.setattr(reading, "pieces", counted)
+    total = np.asarray(ntk(network(), samples(), samples(4, 3)))
+    expected = total.transpose(0, 2, 1, 3).reshape(N * C, 4 * C)
+    assert kernel.dense().numpy() == pytest.approx(expected, rel=1e-12)
+    assert len(readings) == 1
+    assert kernel.T.dense().numpy() == pytest.approx(expected.T, rel=1e-12)
+
+
 def test_any_operator_has_a_spectrum() -> None:
     torch.manual_seed(0)
     states = ft.global_ntk(nn.GRU(2, 5, batch_first=True).double(), torch.randn(4, 6, 2).double())

@@ -21,7 +21,7 @@ from foretrain.empirical.any_kernel import MORE, WrittenKernel, kernel_figure
 from foretrain.empirical.stored_kernel.folder import Folder
 from foretrain.empirical.stored_kernel.grid import Grid, Tile
 from foretrain.empirical.stored_kernel.layout import TileFiles, files_of
-from foretrain.empirical.stored_kernel.products import measured_norms, multiply, read_tile
+from foretrain.empirical.stored_kernel.products import measured_norms, multiply, pieces, read_tile
 from foretrain.support.answers import Answer, Part
 from foretrain.support.errors import InputError
 from foretrain.support.memory import human_bytes, require_memory
@@ -61,6 +61,7 @@ class StoredKernel(WrittenKernel):
             traced=layout.trace,
             symmetric=self.grid.symmetric,
             dtype=torch.float64,
+            best_block=64,
         )
 
     @property
@@ -130,6 +131,19 @@ class StoredKernel(WrittenKernel):
     def multiply(self, columns: NDArray[np.float64]) -> NDArray[np.float64]:
         """K V in double precision, in one reading."""
         return multiply(self, columns)
+
+    def dense(self) -> Tensor:
+        """The matrix in double precision, contributions summed, in one reading."""
+        rows, columns = self.matrix_shape
+        require_memory(
+            8.0 * rows * columns, f"a kernel of {rows} x {columns} entries", "use products with it"
+        )
+        matrix = np.empty((rows, columns))
+        for piece in pieces(self):
+            matrix[piece.rows, piece.columns] = piece.values
+            if piece.mirrored:
+                matrix[piece.columns, piece.rows] = piece.values.T
+        return torch.from_numpy(matrix)
 
     def _apply(self, flat: Tensor) -> Tensor:
         return torch.from_numpy(multiply(self, flat.numpy().T).T)
