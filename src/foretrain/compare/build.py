@@ -72,7 +72,9 @@ def build(
     if n_in is not None and mlp.n_in not in (None, n_in):
         raise InputError(f"`n_in` is {n_in} but the MLP has n_in {mlp.n_in}: leave one of them out.")
     whole = mlp if n_in is None or mlp.n_in is not None else mlp.replace(n_in=n_in)
-    network = Network(whole, _check_dtype(dtype), _check_device(device))
+    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+        raise InputError(f"`dtype` is {dtype!r}: give a floating-point torch type such as torch.float32.")
+    network = Network(whole, dtype, _check_device(device))
     source = torch_generator(seed)
     with torch.no_grad():
         for layer, linear in zip(whole.layers, linear_layers(network), strict=True):
@@ -81,12 +83,6 @@ def build(
                 normals = torch.randn(values.shape, dtype=torch.float64, generator=source)
                 values.copy_(deviation * normals)
     return network
-
-
-def _check_dtype(dtype: object) -> torch.dtype:
-    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
-        raise InputError(f"`dtype` is {dtype!r}: give a floating-point torch type such as torch.float32.")
-    return dtype
 
 
 def _check_device(device: str | torch.device) -> torch.device:

@@ -247,7 +247,11 @@ def _sizes(
 ) -> dict[str, float]:
     """Sizes of changes, and of what predictions leave of them, for one random network trained both ways."""
     change, mirrored = end - start.kernel, mirror - start.kernel
-    first = _predicted(start, targets) - start.kernel
+    # (11.138), with wiring: rows are samples of a model with one output.
+    rows = np.arange(len(targets))
+    model = QuadraticModel.from_arrays(start.kernel, start.first[:, :, : len(rows)], start.outputs)
+    predicted = solve(model, rows, targets, "flow").effective_kernel(np.arange(len(start.kernel)))
+    first = np.asarray(predicted[0]) - start.kernel
     second = descended_kernel(start, targets, eta) - start.kernel
     odd, even = (change - mirrored) / 2, (change + mirrored) / 2
     sizes = {
@@ -278,14 +282,6 @@ def kernel_of(network: Network, x: Tensor) -> FloatArray:
     found = np.asarray(ntk(network, x, rates=parameter_groups(network, network.mlp, eta=1.0)))
     rows = found.shape[0] * found.shape[2]
     return np.asarray(found.transpose(0, 2, 1, 3).reshape(rows, rows))
-
-
-def _predicted(start: Differentials, targets: FloatArray) -> FloatArray:
-    """(11.138), with wiring: rows are samples of a model with one output."""
-    rows = len(targets)
-    model = QuadraticModel.from_arrays(start.kernel, start.first[:, :, :rows], start.outputs)
-    found = solve(model, np.arange(rows), targets, "flow").effective_kernel(np.arange(len(start.kernel)))
-    return np.asarray(found[0])
 
 
 def descended_kernel(start: Differentials, targets: FloatArray, eta: float) -> FloatArray:

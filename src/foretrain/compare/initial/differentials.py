@@ -74,7 +74,11 @@ def tensors_of_networks(
         signal, *slopes = with_derivatives(function, state.previous.mT.contiguous())
         signals.append(signal)
         derivatives.append((slopes[0], slopes[1], slopes[2]))
-        rows = _rows(state, signal, source)
+        # Rows of W^(l) for the probes, and C_W s_3 for every input 3: (networks, PROBES + inputs, n).
+        networks, _, width = signal.shape
+        normals = torch.randn((networks, PROBES, width), dtype=torch.float64, generator=source)
+        deviation = (state.layer.C_W / width) ** 0.5
+        rows = torch.cat([normals * deviation, state.layer.C_W * signal], dim=1)
         rates = [
             Rates(layer.lambda_W / fan_in, layer.lambda_b)
             for layer, fan_in in zip(mlp.layers[: state.layer.number], mlp.widths)
@@ -86,13 +90,6 @@ def tensors_of_networks(
                 raise NotSupportedError("differentials of the NTK are carried by weights: draw them.")
             drawn, _, scale = state.parameters
             weights.append(drawn * scale)
-
-
-def _rows(state: TorchLayer, signal: Tensor, source: torch.Generator) -> Tensor:
-    """Rows of W^(l) for the probes, and C_W s_3 for every input 3: (networks, PROBES + inputs, n)."""
-    networks, _, width = signal.shape
-    normals = torch.randn((networks, PROBES, width), dtype=torch.float64, generator=source)
-    return torch.cat([normals * (state.layer.C_W / width) ** 0.5, state.layer.C_W * signal], dim=1)
 
 
 def _sums(kernels: LayeredDifferentials, fan_in: int, wanted: frozenset[str]) -> dict[str, Tensor]:

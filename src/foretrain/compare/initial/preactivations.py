@@ -250,7 +250,12 @@ def pair_means(
     found = np.empty_like(rho)
     for start in range(0, len(rho), _TOGETHER):
         part = slice(start, start + _TOGETHER)
-        found[part] = _horner(table(first[part]) * table(second[part]), rho[part])
+        products = table(first[part]) * table(second[part])
+        total = products[-1].copy()
+        for row in products[-2::-1]:  # Horner's rule
+            total *= rho[part]
+            total += row
+        found[part] = total
     return found
 
 
@@ -268,14 +273,6 @@ def _terms(activation: Activation, widest: float, correlation: float) -> int | N
             return max(needed, 1)
         terms *= 2
     return None
-
-
-def _horner(products: FloatArray, rho: FloatArray) -> FloatArray:
-    total: FloatArray = products[-1].copy()
-    for row in products[-2::-1]:
-        total *= rho
-        total += row
-    return total
 
 
 class _Interpolation:

@@ -14,7 +14,7 @@ from foretrain.support.answers.figure import BLUE, FAINT, INK, ORANGE, log, name
 if TYPE_CHECKING:
     import xarray
 
-    from foretrain.compare.plateau.network_plateau import Plateau, PlateauVerification
+    from foretrain.compare.plateau import Plateau, PlateauVerification
 
 _MEMORIES = 50  # of momentum, in which it follows its own average well
 _COARSE = 0.25  # of the largest stable rate: above, descent and flow differ by tens of percent

@@ -16,7 +16,7 @@ its mean is known: the one at infinite width, and the term of H1, which ``foretr
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import combinations_with_replacement
 from typing import Any, ClassVar, Literal
@@ -187,7 +187,7 @@ class FiniteGoal(OrderGoal):
         """Batch values of all entries from networks of one width, and the mean number of steps."""
         first, second = spawn(seed, 2)
         parts, steps = [], 0.0
-        for numbers in self._chunks(draws):
+        for numbers in self.goal.chunks(draws, _CHUNK_BYTES):
             trained = self.train(mlp, numbers, first)
             lost = int(trained.diverged.sum())
             if lost:
@@ -196,11 +196,20 @@ class FiniteGoal(OrderGoal):
                     "training, so that their mean says nothing: give wider networks, smaller targets or a smaller "
                     "`eta`."
                 )
-            parts.append(_changes(trained))
+            assert trained.free is not None
+            assert trained.kernel_before is not None
+            assert trained.kernel_after is not None
+            change = trained.kernel_after - trained.kernel_before
+            parts.append(
+                {
+                    "interaction": (trained.end - trained.free)[:, trained.trained_inputs :],
+                    "ntk_change": change.transpose(0, 3, 4, 1, 2),  # samples before outputs
+                }
+            )
             steps += float(trained.steps.sum()) / draws
         columns = _by_batch(parts, batches)
         curved = []
-        for numbers in self._chunks(UNTRAINED * draws):
+        for numbers in self.goal.chunks(UNTRAINED * draws, _CHUNK_BYTES):
             drawn = self.draw(mlp, numbers, second)
             assert drawn.free is not None
             curved.append({"ntk_variance": drawn.free[:, drawn.trained_inputs :] - self.linearised(drawn)})
@@ -209,12 +218,6 @@ class FiniteGoal(OrderGoal):
         columns["mean"] = known + columns["interaction"] + columns["ntk_variance"]
         scaled = {name: mlp.widths[-2] * values for name, values in columns.items()}
         return BatchValues(values_at(self.entries, scaled)), steps
-
-    def _chunks(self, draws: int) -> Iterator[range]:
-        """Numbers of networks whose kernels fit in memory together, mirrored ones side by side."""
-        legs = self.goal.training.targets.shape[1] * (len(self.goal.X_train) + len(self.goal.X_test))
-        pairs = max(1, int(_CHUNK_BYTES / (64 * legs**2)))
-        return (range(first, min(first + 2 * pairs, draws)) for first in range(0, draws, 2 * pairs))
 
     def train(self, mlp: MLP, numbers: range, seed: Seed) -> TrainedEnsemble:
         """Mirrored networks before and after training."""
@@ -274,17 +277,6 @@ def finite_goal(
     prediction = ensemble.predict(named_algorithm(algorithm, rate))
     inverse = np.asarray(np.linalg.inv(ensemble.store.kernels.Theta_train), dtype=np.float64)
     return FiniteGoal(goal, algorithm, prediction, inverse)
-
-
-def _changes(found: TrainedEnsemble) -> dict[str, FloatArray]:
-    """What the change of kernels does, and that change itself with samples before outputs, network by network."""
-    assert found.free is not None
-    assert found.kernel_before is not None
-    assert found.kernel_after is not None
-    return {
-        "interaction": (found.end - found.free)[:, found.trained_inputs :],
-        "ntk_change": (found.kernel_after - found.kernel_before).transpose(0, 3, 4, 1, 2),
-    }
 
 
 def _by_batch(parts: list[dict[str, FloatArray]], batches: int) -> dict[str, FloatArray]:

@@ -8,6 +8,7 @@ from typing import get_args
 import numpy as np
 from numpy.typing import ArrayLike
 
+from foretrain.compare.trained.networks import groups_of
 from foretrain.compare.trained.training import Algorithm, Training
 from foretrain.support.arguments import positive
 from foretrain.support.errors import InputError, unknown_name
@@ -65,6 +66,11 @@ class Goal:
     training: Training
     law: Law
 
+    def chunks(self, draws: int, held: float) -> list[range]:
+        """Numbers of networks whose kernels fit in ``held`` bytes together, mirrored ones side by side."""
+        legs = self.training.targets.shape[1] * (len(self.X_train) + len(self.X_test))
+        return groups_of(range(draws), 2 * max(1, int(held / (64 * legs**2))))
+
     @property
     def has_free_end(self) -> bool:
         """Whether training is linear as long as the kernel stays, so that a network's own kernel tells its end."""
@@ -116,7 +122,12 @@ def goal_of(
     given = loss_targets(Y_train, mlp.n_out, lesson.loss, lesson.label_smoothing)
     targets = check_targets(given, len(train), mlp.n_out, "Y_train")
     training = _training(kernels, targets, lesson, noise)
-    return Goal(trained, train, test, training, _law(kernels, training, seed))
+    if training.loss == "cross_entropy":
+        ends = training.time is None
+        law = _soft_labels(kernels, training) if ends else _sampled(kernels, training, seed)
+    else:
+        law = _posterior(kernels, training) if training.noise else _squared_error(kernels, training)
+    return Goal(trained, train, test, training, law)
 
 
 def _training(kernels: OutputKernels, targets: FloatArray, lesson: Lesson, noise: float) -> Training:
@@ -131,16 +142,6 @@ def _training(kernels: OutputKernels, targets: FloatArray, lesson: Lesson, noise
     else:
         rate = 1 / rates.largest if eta is None else rates.check(eta)
     return Training(targets, rate, lesson.algorithm, time, loss, None, noise)
-
-
-def _law(kernels: OutputKernels, training: Training, seed: Seed) -> Law:
-    if training.loss == "cross_entropy":
-        if training.time is None:
-            return _soft_labels(kernels, training)
-        return _sampled(kernels, training, seed)
-    if training.noise:
-        return _posterior(kernels, training)
-    return _squared_error(kernels, training)
 
 
 def _squared_error(kernels: OutputKernels, training: Training) -> Law:

@@ -14,20 +14,14 @@ and the covariance from E[e e − f f] + E[f f − l l + Q Ĝ Q] likewise. Mirro
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations_with_replacement
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
 from foretrain.compare.judging.ladder import BatchValues, Entry
-from foretrain.compare.trained.ensemble import (
-    InitialEnsemble,
-    TrainedEnsemble,
-    draw_ensemble,
-    train_ensemble,
-)
+from foretrain.compare.trained.ensemble import InitialEnsemble, draw_ensemble, train_ensemble
 from foretrain.compare.trained.goal import Goal, Law, moments
 from foretrain.support.errors import InputError
 from foretrain.support.seeds import Seed, spawn
@@ -116,22 +110,33 @@ def measure(
 ) -> tuple[BatchValues, float]:
     """Train networks of one width, and read them: batch values, and the mean number of steps."""
     first, second = spawn(seed, 2)
-    parts, steps = [], 0.0
-    for numbers in _chunks(goal, draws):
-        found = _trained(goal, mlp, numbers, first)
-        parts.append(_of_trained(goal.law, found, entries))
+    law, data = goal.law, (goal.X_train, goal.X_test, goal.training)
+    kept, parts, steps = ("free",) if goal.has_free_end else ("metric",), [], 0.0
+    for numbers in goal.chunks(draws, _CHUNK_BYTES):
+        found = train_ensemble(mlp, *data, numbers, seed=first, mirrored=True, keep=kept)
+        lost = int(found.diverged.sum())
+        if lost:
+            raise InputError(
+                f"{lost} of {len(numbers)} networks of width {max(mlp.hidden_widths)} run away at eta "
+                f"{goal.training.eta:.4g}: give a smaller `eta`, or wider networks."
+            )
+        # e − f; e − l where training is not linear with a fixed kernel; e where no l is known.
+        whole = _less_mean(law, found.end, entries)
+        if found.free is not None:
+            whole = whole - _less_mean(law, found.free, entries)
+        elif law.weights is not None:
+            whole = whole - _noise(law, found, entries)
+        parts.append(whole)
         steps += float(found.steps.sum()) / draws
     columns = over_batches(parts, batches)
     if goal.has_free_end:
-        options: dict[str, Any] = {"seed": second, "mirrored": True, "keep": ("free", "metric")}
         more = []
-        for numbers in _chunks(goal, UNTRAINED * draws):
-            drawn = draw_ensemble(mlp, goal.X_train, goal.X_test, goal.training, numbers, **options)
+        for numbers in goal.chunks(UNTRAINED * draws, _CHUNK_BYTES):
+            drawn = draw_ensemble(mlp, *data, numbers, seed=second, mirrored=True, keep=("free", "metric"))
             assert drawn.free is not None
-            whole = _less_mean(goal.law, drawn.free, entries)  # f, and with the next line f − l
-            more.append(whole - _noise(goal.law, drawn, entries))
+            more.append(_less_mean(law, drawn.free, entries) - _noise(law, drawn, entries))  # f − l
         columns = columns + over_batches(more, batches)
-    return pseudo_values(goal.law, columns, entries), steps
+    return pseudo_values(law, columns, entries), steps
 
 
 def sampled_law(law: Law, batches: int, entries: Entries) -> BatchValues | None:
@@ -140,36 +145,6 @@ def sampled_law(law: Law, batches: int, entries: Entries) -> BatchValues | None:
         return None
     columns = over_batches([columns_of(law.samples - law.mean, entries)], batches)
     return pseudo_values(law, columns, entries)
-
-
-def _chunks(goal: Goal, draws: int) -> Iterator[range]:
-    outputs, inputs = goal.law.mean.shape[1], len(goal.X_train) + len(goal.X_test)
-    each = 8 * 4 * (outputs * inputs) ** 2
-    size = max(2, 2 * int(_CHUNK_BYTES / each / 2))
-    for first in range(0, draws, size):
-        yield range(first, min(first + size, draws))
-
-
-def _trained(goal: Goal, mlp: MLP, numbers: range, seed: Seed) -> TrainedEnsemble:
-    options: dict[str, Any] = {"keep": ("free",) if goal.has_free_end else ("metric",)}
-    found = train_ensemble(
-        mlp, goal.X_train, goal.X_test, goal.training, numbers, seed=seed, mirrored=True, **options
-    )
-    lost = int(found.diverged.sum())
-    if lost:
-        raise InputError(
-            f"{lost} of {len(numbers)} networks of width {max(mlp.hidden_widths)} run away at eta "
-            f"{goal.training.eta:.4g}: give a smaller `eta`, or wider networks."
-        )
-    return found
-
-
-def _of_trained(law: Law, found: TrainedEnsemble, entries: Entries) -> FloatArray:
-    """e − f of trained networks; e − l where training is not linear with a fixed kernel; e where no l is known."""
-    whole = _less_mean(law, found.end, entries)
-    if found.free is not None:
-        return whole - _less_mean(law, found.free, entries)
-    return whole if law.weights is None else whole - _noise(law, found, entries)
 
 
 def _less_mean(law: Law, outputs: FloatArray, entries: Entries) -> FloatArray:

@@ -193,13 +193,12 @@ class _Descent:
     def _move(self, trace: Trace, error: Tensor, rate: float) -> None:
         """θ − η λ dL/dθ, in place."""
         error = self._learning(error)
-        for number, (layer_rates, delta) in self._deltas(trace, error):
-            weight_rate, bias_rate = layer_rates
-            signal = trace.signals[number - 1]
+        for place, weight_rate, bias_rate, delta in self._deltas(trace, error):
             if weight_rate:
-                self.networks.weights[number - 1].baddbmm_(delta, signal.mT, alpha=-rate * weight_rate)
+                signal = trace.signals[place].mT
+                self.networks.weights[place].baddbmm_(delta, signal, alpha=-rate * weight_rate)
             if bias_rate:
-                self.networks.biases[number - 1].sub_(delta.sum(dim=2, keepdim=True), alpha=rate * bias_rate)
+                self.networks.biases[place].sub_(delta.sum(dim=2, keepdim=True), alpha=rate * bias_rate)
         if self._offsets is not None:
             self._offsets.sub_(error, alpha=rate * self._training.noise)
 
@@ -213,17 +212,15 @@ class _Descent:
         """− λ dL/dθ of what the flow moves."""
         error = self._learning(error)
         weights, biases = [], []
-        for number, ((weight_rate, bias_rate), delta) in reversed(list(self._deltas(trace, error))):
-            weights.append(-weight_rate * torch.bmm(delta, trace.signals[number - 1].mT))
+        for place, weight_rate, bias_rate, delta in reversed(list(self._deltas(trace, error))):
+            weights.append(-weight_rate * torch.bmm(delta, trace.signals[place].mT))
             biases.append(-bias_rate * delta.sum(dim=2, keepdim=True))
         found = [*weights, *biases]
         return found if self._offsets is None else [*found, -self._training.noise * error]
 
-    def _deltas(
-        self, trace: Trace, error: Tensor
-    ) -> Iterator[tuple[int, tuple[tuple[float, float], Tensor]]]:
-        """From the output down: number of the layer, λ_W / fan-in and λ_b, and dL/dz."""
+    def _deltas(self, trace: Trace, error: Tensor) -> Iterator[tuple[int, float, float, Tensor]]:
+        """From the output down: place of the layer, λ_W / fan-in, λ_b and dL/dz."""
         deltas = self.networks.sensitivities(trace, error, down_to=self._lowest - 1)
         for layer, delta in zip(reversed(self.networks.mlp.layers), deltas):
-            fan_in = trace.signals[layer.number - 1].shape[1]
-            yield layer.number, ((layer.lambda_W / fan_in, layer.lambda_b), delta)
+            place = layer.number - 1
+            yield place, layer.lambda_W / trace.signals[place].shape[1], layer.lambda_b, delta

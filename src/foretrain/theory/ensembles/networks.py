@@ -61,11 +61,6 @@ def framework_default(mlp: MLP) -> MLP:
     return mlp.replace(C_W=1.0 / 3.0, C_b=[1.0 / (3.0 * fan_in) for fan_in in mlp.widths[:-1]])
 
 
-def _draw_uniform(generator: np.random.Generator, shape: Shape) -> FloatArray:
-    half_width = math.sqrt(3.0)
-    return generator.uniform(-half_width, half_width, shape)
-
-
 def _draw_truncated_normal(generator: np.random.Generator, shape: Shape) -> FloatArray:
     scale = 1.0 / math.sqrt(truncated_normal_moments(_CUT)[0])
     tail = special.ndtr(-_CUT)
@@ -77,7 +72,7 @@ _LAWS = {
     law.name: law
     for law in (
         WeightLaw("gaussian", 0.0, np.random.Generator.standard_normal),
-        WeightLaw("uniform", -6.0 / 5.0, _draw_uniform),
+        WeightLaw("uniform", -6.0 / 5.0, lambda source, shape: source.uniform(-(3**0.5), 3**0.5, shape)),
         WeightLaw("truncated_normal", truncated_normal_moments(_CUT)[1], _draw_truncated_normal),
     )
 }

@@ -13,7 +13,7 @@ Convolution layers (2.8) are not offered: every sampler here takes a fully conne
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from functools import cached_property, partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Generic
@@ -46,43 +46,29 @@ _BYTES_PER_SEED = 500
 METHODS = ("weights", "conditional")
 
 
-@dataclass(frozen=True, init=False, eq=False, repr=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Ensemble(Result):
     """What to sample: networks of one architecture, evaluated on the rows of ``X``, all from one seed."""
 
     mlp: MLP
-    X: FloatArray
+    X: Any  # (inputs, n_in): made from anything like it
     draws: int
-    method: str
-    law: str
-    seed: Seed
+    _: KW_ONLY
+    method: str = "conditional"
+    law: str = "gaussian"
+    seed: Seed = 0
 
-    def __init__(
-        self,
-        mlp: MLP,
-        X: ArrayLike,
-        draws: int,
-        *,
-        method: str = "conditional",
-        law: str = "gaussian",
-        seed: Seed = 0,
-    ) -> None:
-        weight_law(law)
-        if method not in METHODS:
-            raise unknown_name("sampling `method`", method, METHODS)
-        if method == "conditional" and law != "gaussian":
+    def __post_init__(self) -> None:
+        weight_law(self.law)
+        if self.method not in METHODS:
+            raise unknown_name("sampling `method`", self.method, METHODS)
+        if self.method == "conditional" and self.law != "gaussian":
             raise InputError(
-                f"method 'conditional' needs Gaussian parameters: use `method='weights'` for law {law!r}."
+                f"method 'conditional' needs Gaussian parameters: use `method='weights'` for law {self.law!r}."
             )
-        fields = {
-            "mlp": mlp.with_inputs(X),
-            "X": mlp.check_inputs(X),
-            "draws": check_draws(draws),
-            "method": method,
-            "law": law,
-            "seed": seed,
-        }
-        for name, value in fields.items():
+        inputs = self.mlp.check_inputs(self.X)
+        checked = {"mlp": self.mlp.with_inputs(inputs), "X": inputs, "draws": check_draws(self.draws)}
+        for name, value in checked.items():
             object.__setattr__(self, name, value)
 
     @property
