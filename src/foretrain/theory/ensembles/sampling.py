@@ -107,7 +107,7 @@ class Ensemble(Result):
             self.X.T[None],
             partial(weight_law(self.law).draw, source),
             partial(activity, self.mlp),
-            lambda weights, biases, scale, incoming: (scale * weights) @ incoming + biases[..., None],
+            _affine,
             np.linalg.eigh,
             lambda values, count: np.broadcast_to(values, (count, *values.shape[1:])),
         )
@@ -191,6 +191,12 @@ class LayerDraw(Generic[Array]):
         if self.layer.gamma and self.previous is not None:
             fresh += self.layer.gamma * self.previous
         return fresh
+
+
+def _affine(weights: FloatArray, biases: FloatArray, scale: float, incoming: FloatArray) -> FloatArray:
+    """b + scale W s; weights are multiplied in place, since a copy costs as much as the product."""
+    weights *= scale
+    return np.asarray(weights @ incoming + biases[..., None])
 
 
 def matrix_root(covariance: Array, eigh: Callable[[Any], Any] = np.linalg.eigh) -> Array:
