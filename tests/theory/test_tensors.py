@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from foretrain.compare.initial.observables import OBSERVABLES
 
 import foretrain as ft
+from foretrain.compare.initial.comparison import OBSERVABLES
 from foretrain.compare.pictures import _TITLES
 from foretrain.theory.asymptotics import asymptotics
 from foretrain.theory.complexity import generated_group

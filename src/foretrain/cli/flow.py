@@ -75,7 +75,8 @@ def flow(
     training moves the tangent kernel: P/(nΘ²), RK/(nΘ³) and the like are 0 where a network learns no representation.
     """
     from foretrain.theory.flow import flow as run
-    from foretrain.theory.flow.presentation import MEASURES, flow_answer
+    from foretrain.theory.flow.presentation import flow_answer
+    from foretrain.theory.tensors import FOUR_INPUTS
 
     act = activation_of(name, settings)
     rows, origin = _read_inputs(inputs, data, samples)
@@ -91,7 +92,9 @@ def flow(
     names = ["K", "V"] if mlp.is_residual else ["K", "V", "G1"]
     if observables is not None:  # K is always among them, and Theta with what is measured by it
         wanted = names_in("--observables", observables)
-        names = list(dict.fromkeys(["K", *(["Theta"] if {*MEASURES} & {*wanted} else []), *wanted]))
+        names = list(
+            dict.fromkeys(["K", *(["Theta"] if ({*FOUR_INPUTS} - {"V"}) & {*wanted} else []), *wanted])
+        )
     asked = None if quadruples is None else _rows("--quadruples", quadruples)
     entries = _entries_to_compute(names, asked, len(rows))
     found = run(mlp, rows, names, quadruples=entries, kinks=cast("Kinks", spelt(kinks)))

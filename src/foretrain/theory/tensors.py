@@ -6,8 +6,13 @@ Indices are stored as the references store them. No 1/n is inside: the physical 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
 Permutation = tuple[int, ...]
 
 FAMILIES = (
@@ -167,3 +172,32 @@ FOUR_INPUTS = tuple(name for name, tensor in TENSORS.items() if tensor.indices =
 """Those with four input indices, which can be had on quadruples and contracted."""
 TANGENT = ("Theta", "H1", "D", "F", "A", "B")
 """Those of the tangent kernel itself."""
+
+
+class Measure(NamedTuple):
+    """A dimensionless number that a tensor makes with powers of K and Theta, over n."""
+
+    tensor: str
+    power_of_K: int
+    power_of_Theta: int
+
+    def of(self, values: Mapping[str, Array], width: int | Array) -> Array:
+        """At every layer."""
+        scale = values["K"] ** float(self.power_of_K) * values["Theta"] ** float(self.power_of_Theta)
+        return np.asarray(values[self.tensor] * scale / width)
+
+
+NTK_MEASURES = {
+    "V/(nK^2)": Measure("V", -2, 0),
+    "D/(nKTheta)": Measure("D", -1, -1),
+    "F/(nKTheta)": Measure("F", -1, -1),
+    "B/(nTheta^2)": Measure("B", 0, -2),
+    "A/(nTheta^2)": Measure("A", 0, -2),
+}
+"""Sizes of tensors of the tangent kernel (9.24)."""
+DNTK_MEASURES = {
+    "P/(nTheta^2)": Measure("P", 0, -2),
+    "Q/(nTheta^2)": Measure("Q", 0, -2),
+    **{f"{name}K/(nTheta^3)": Measure(name, 1, -3) for name in SECOND_DIFFERENTIALS},
+}
+"""Sizes of its differentials (11.62), (∞.21)."""

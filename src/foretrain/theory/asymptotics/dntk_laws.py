@@ -21,19 +21,15 @@ from foretrain.support.errors import InputError
 from foretrain.theory.architecture import MLP
 from foretrain.theory.arguments import one_input
 from foretrain.theory.asymptotics.laws import Law, LawSet
-from foretrain.theory.asymptotics.ntk_laws import NTK_MEASURES, Measure, checked_input, law_dataset, laws_of
+from foretrain.theory.asymptotics.ntk_laws import checked_input, law_dataset, laws_of
 from foretrain.theory.flow import flow
 from foretrain.theory.recursions.kinks import slope_jumps
+from foretrain.theory.tensors import DNTK_MEASURES, NTK_MEASURES
 
 if TYPE_CHECKING:
     import xarray as xr
 
 
-DNTK_MEASURES = {
-    "P/(nTheta^2)": Measure("P", 0, -2),
-    "Q/(nTheta^2)": Measure("Q", 0, -2),
-    **{f"{name}K/(nTheta^3)": Measure(name, 1, -3) for name in "RSTU"},
-}
 _NEEDED = ("K", "Theta", "F", "B")
 _ODD = 1e-9  # of 1 - p_perp
 _REST = "relative O(log l / l)"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -21,32 +21,12 @@ from foretrain.theory.arguments import one_input
 from foretrain.theory.asymptotics.laws import Law, LawSet
 from foretrain.theory.criticality import taylor_coefficients
 from foretrain.theory.flow import flow
-from foretrain.theory.tensors import MEANINGS
+from foretrain.theory.tensors import MEANINGS, NTK_MEASURES, Measure
 
 if TYPE_CHECKING:
     import xarray as xr
 
 
-class Measure(NamedTuple):
-    """A dimensionless number that a tensor makes with powers of K and Theta, over n."""
-
-    tensor: str
-    power_of_K: int
-    power_of_Theta: int
-
-    def of(self, values: Mapping[str, Array], width: int | Array) -> Array:
-        """At every layer."""
-        scale = values["K"] ** float(self.power_of_K) * values["Theta"] ** float(self.power_of_Theta)
-        return np.asarray(values[self.tensor] * scale / width)
-
-
-NTK_MEASURES = {
-    "V/(nK^2)": Measure("V", -2, 0),
-    "D/(nKTheta)": Measure("D", -1, -1),
-    "F/(nKTheta)": Measure("F", -1, -1),
-    "B/(nTheta^2)": Measure("B", 0, -2),
-    "A/(nTheta^2)": Measure("A", 0, -2),
-}
 _SAME = 1e-8
 
 

@@ -24,7 +24,7 @@ from foretrain.support.answers import (
     scale_for,
 )
 from foretrain.support.errors import AccuracyWarning, InputError, NotSupportedError
-from foretrain.theory.tensors import FAMILIES, TENSORS
+from foretrain.theory.tensors import DNTK_MEASURES, FAMILIES, NTK_MEASURES, TENSORS
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -41,13 +41,7 @@ _WIDE = 20.0  # ratio of the largest to the smallest value from which on an axis
 _NAMED = 4  # lines with a legend; more are drawn thin
 _DRAWN = 12  # lines at most; of more, the band in which they lie
 _DOTTED = 4  # layers from which on a line needs no dots
-MEASURES = {
-    "D": ("D/(nKΘ)", -1, -1),
-    "F": ("F/(nKΘ)", -1, -1),
-    **{name: (f"{name}/(nΘ²)", 0, -2) for name in "ABPQ"},
-    **{name: (f"{name}K/(nΘ³)", 1, -3) for name in "RSTU"},
-}
-"""Dimensionless sizes of tensors (9.24), (11.62), (∞.21): the name, and powers of K and Theta that go with each."""
+_SIGNS = str.maketrans({"^": None, "2": "²", "3": "³"})
 
 
 def flow_answer(
@@ -200,13 +194,14 @@ def _measures(found: Flow) -> dict[str, Array]:
     if not {"K", "Theta"} <= {*found}:
         return {}
     fan_in = np.array(found.mlp.widths[:-1], dtype=float)
-    K, Theta = _first_entry(found["K"]), _first_entry(found["Theta"])
     sizes = {}
-    for name, (label, of_K, of_Theta) in MEASURES.items():
-        if name in found and _of_first_input(found[name]):
+    measures = NTK_MEASURES | DNTK_MEASURES
+    for label, measure in sorted(measures.items(), key=lambda each: [*TENSORS].index(each[1].tensor)):
+        name = measure.tensor
+        if name != "V" and name in found and _of_first_input(found[name]):  # V has a column of its own
+            values = {each: _first_entry(found[each]) for each in ("K", "Theta", name)}
             with np.errstate(divide="ignore", invalid="ignore"):
-                scale = K ** float(of_K) * Theta ** float(of_Theta)
-                sizes[label] = np.asarray(_first_entry(found[name]) / fan_in * scale)
+                sizes[label.translate(_SIGNS).replace("Theta", "Θ")] = measure.of(values, fan_in)
     return sizes
 
 
