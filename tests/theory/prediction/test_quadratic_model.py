@@ -160,7 +160,9 @@ def test_the_error_falls_as_epsilon_squared_for_every_algorithm() -> None:
     tests = np.array([1.0, 0.3, 2.2])
     for eta in (0.05, 0.2, 0.32):  # 0.3, 1.2 and 1.9 over the largest eigenvalue
         algorithms = ALGORITHMS if eta == 0.2 else ("gradient_descent",)
-        data = order_of_error(phi, psi, X_A, TWO, tests, eta=eta, algorithms=algorithms)
+        data = order_of_error(
+            QuadraticModel.from_features(phi, psi), X_A, TWO, tests, eta=eta, algorithms=algorithms
+        )
         ratio = (
             data.error.isel(epsilon=slice(None, -1)).values / data.error.isel(epsilon=slice(1, None)).values
         )
@@ -488,7 +490,7 @@ def test_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError, match="steps for eigenvalues"):
         train(model, X_A, Y, "gradient_descent", 1e-9)
     with pytest.raises(InputError, match="two different"):
-        order_of_error(phi, psi, X_A, Y, X_B, epsilons=[0.1])
+        order_of_error(QuadraticModel.from_features(phi, psi), X_A, Y, X_B, epsilons=[0.1])
     dual = QuadraticModel.from_kernels(model.kernel, model.meta_kernel)
     with pytest.raises(NotSupportedError, match="no parameters to train"):
         train(dual, X_A, Y)

@@ -69,7 +69,14 @@ PLANS = plans(quick=Plan(0.04, 3, 9, 2), paper=Plan(0.08, 7, 25, 4))
 def quadratic_models(plan: Plan, seed: int) -> Result:
     """Closed form against training for every algorithm, trained kernels, and a noisy line."""
     parts = [
-        order_of_error(features, meta_features, _X, _Y, _TESTS, epsilons=plan.epsilons, eta=_ETA),
+        order_of_error(
+            QuadraticModel.from_features(features, meta_features),
+            _X,
+            _Y,
+            _TESTS,
+            epsilons=plan.epsilons,
+            eta=_ETA,
+        ),
         _kernel_forms(plan.epsilons),
         _rates(plan.rates),
         _noisy_line(generator(seed), 4 * plan.line_quarter + 1),

@@ -57,7 +57,10 @@ def zero_fixed_point_laws(
     # The laws hold far beyond this depth: there the start is forgotten.
     constants["crossover_depth"] = -1 / (a.a_1 * start.K00)
     log = np.log(layer) - log_scale
-    laws = {"K": Law(kernel_series(a, log, layer), _KERNEL, "(5.94), (B.32)", "O(1/l^3)")}
+    # K to the order 1/l^2 with the logarithms of 1/l^3.
+    first = -1 / (a.a_1 * layer) - a.c * log / (a.a_1**3 * layer**2)
+    K = first - a.c**2 * (log**2 - log) / (a.a_1**5 * layer**3)
+    laws = {"K": Law(K, _KERNEL, "(5.94), (B.32)", "O(1/l^3)")}
     if start.K1 or start.K2:
         constants |= _pair_constants(act, a, common, start)
         laws |= _pair_laws(a, constants, log, layer)
@@ -70,14 +73,6 @@ def zero_fixed_point_laws(
 
 
 _KERNEL = "-1/(a_1 l) - c L/(a_1^3 l^2) - c^2 (L^2 - L)/(a_1^5 l^3), c = a_2 - a_1^2, L = log(l/l_0)"
-
-
-def kernel_series(a: Series, log: Array, layer: Array) -> Array:
-    """K to the order 1/l^2 with the logarithms of 1/l^3 (5.94)."""
-    c = a.c
-    return np.asarray(
-        -1 / (a.a_1 * layer) - c * log / (a.a_1**3 * layer**2) - c**2 * (log**2 - log) / (a.a_1**5 * layer**3)
-    )
 
 
 def log_depth_scale(act: Activation, a: Series, common: Uniform, first: float) -> float:

@@ -50,10 +50,7 @@ class PrimalFit(Result):
 
     def predict(self, features: ArrayLike) -> Array:
         """Outputs (tests, outputs) from test features (tests, F)."""
-        given = real_array("features", features)
-        if given.ndim != 2 or given.shape[1] != len(self.weights):
-            raise InputError(f"features have shape {given.shape}: give (tests, {len(self.weights)}).")
-        return np.asarray(given @ self.weights)
+        return _tests("features", features, len(self.weights)) @ self.weights
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -67,10 +64,16 @@ class DualFit(Result):
 
     def predict(self, kernel: ArrayLike) -> Array:
         """Outputs (tests, outputs) from the kernel (tests, training samples)."""
-        given = real_array("the kernel", kernel)
-        if given.ndim != 2 or given.shape[1] != len(self.coefficients):
-            raise InputError(f"the kernel has shape {given.shape}: give (tests, {len(self.coefficients)}).")
-        return np.asarray(given @ self.coefficients)
+        return _tests("the kernel", kernel, len(self.coefficients)) @ self.coefficients
+
+
+def _tests(name: str, values: ArrayLike, columns: int) -> Array:
+    """What is known of test samples, (tests, columns), or an error."""
+    given = real_array(name, values)
+    if given.ndim != 2 or given.shape[1] != columns:
+        verb = "have" if name.endswith("s") else "has"
+        raise InputError(f"{name} {verb} shape {given.shape}: give (tests, {columns}).")
+    return given
 
 
 def fit_features(features: ArrayLike, Y: ArrayLike, ridge: float = 0.0) -> PrimalFit:
@@ -286,10 +289,7 @@ class EigenFeatures(Result):
 
     def extend(self, kernel: ArrayLike) -> Array:
         """On other samples, from their kernel with the training samples (tests, N): (tests, R)."""
-        given = real_array("the kernel", kernel)
-        if given.ndim != 2 or given.shape[1] != len(self.vectors):
-            raise InputError(f"the kernel has shape {given.shape}: give (tests, {len(self.vectors)}).")
-        return np.asarray(given @ self.vectors / np.sqrt(self.values))
+        return _tests("the kernel", kernel, len(self.vectors)) @ self.vectors / np.sqrt(self.values)
 
 
 def eigen_features(kernel: ArrayLike, rank: int | None = None, tolerance: float = 1e-12) -> EigenFeatures:

@@ -65,15 +65,22 @@ def bayes_prediction(
     """
     check_network(mlp)
     spread = check_spread(spread)
-    train, test = mlp.check_inputs(X_train, "X_train"), mlp.check_inputs(X_test, "X_test")
-    targets = check_targets(Y_train, len(train), mlp.n_out, "Y_train")
-    noise = check_noise(noise)
-    if train.shape[1] != test.shape[1]:
-        raise InputError(
-            f"training inputs have {train.shape[1]} components and test inputs {test.shape[1]}: give the same number."
-        )
+    train = mlp.check_inputs(X_train, "X_train")
+    test = inputs_like(train, mlp, X_test)
+    targets, noise = check_targets(Y_train, len(train), mlp.n_out, "Y_train"), check_noise(noise)
     K = training_blocks(mlp, train, test, spread)
     return _posterior(factorise(K.train, noise), targets, K.cross, K.test, noise, noise * noisy_labels)
+
+
+def inputs_like(train: Array, mlp: MLP, X: ArrayLike) -> Array:
+    """Test inputs with as many components as the training inputs, or an error."""
+    tests = mlp.check_inputs(X, "X_test")
+    if train.shape[1] != tests.shape[1]:
+        raise InputError(
+            f"training inputs have {train.shape[1]} components and test inputs {tests.shape[1]}: give the same "
+            "number."
+        )
+    return tests
 
 
 def condition(

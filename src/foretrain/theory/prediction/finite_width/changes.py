@@ -85,19 +85,6 @@ def covariance_parts(store: Store, targets: Array, plan: Plan) -> dict[str, Arra
     return {name: found[name] / store.width for name in _MEANINGS}
 
 
-def labelled_parts(parts: dict[str, Array]) -> xr.Dataset:
-    """The parts and their sum with labels."""
-    import xarray as xr
-
-    dims = ("test_1", "test_2", "output_1", "output_2")
-    total = np.sum(list(parts.values()), axis=0)
-    named = {
-        name: (dims, part, {"meaning": f"{_MEANINGS[name]}, with its 1/n"}) for name, part in parts.items()
-    }
-    meaning = "all of order 1/n in the covariance of trained outputs, to be added to that at infinite width"
-    return xr.Dataset({"total": (dims, total, {"meaning": meaning}), **named})
-
-
 def dntk_of_the_book(store: Store, targets: Array, plan: Plan) -> Array:
     """n times the sum (∞.167) for all samples, without [..]: (D, D, outputs, outputs)."""
     return dntk_in_front(store.pairs(_IN_FRONT), store, targets, plan)
@@ -178,8 +165,20 @@ class Changes:
         )
 
     def covariance_correction(self) -> xr.Dataset:
-        """All of order 1/n in the covariance at the end of training."""
-        return labelled_parts(covariance_parts(self.store, self.targets, self.plan))
+        """All of order 1/n in the covariance at the end of training: its parts and their sum."""
+        import xarray as xr
+
+        parts = covariance_parts(self.store, self.targets, self.plan)
+        dims = ("test_1", "test_2", "output_1", "output_2")
+        total = np.sum(list(parts.values()), axis=0)
+        meaning = (
+            "all of order 1/n in the covariance of trained outputs, to be added to that at infinite width"
+        )
+        named = {
+            name: (dims, part, {"meaning": f"{_MEANINGS[name]}, with its 1/n"})
+            for name, part in parts.items()
+        }
+        return xr.Dataset({"total": (dims, total, {"meaning": meaning}), **named})
 
     def _second_differentials(self, T: Pairs) -> Array:
         """(R + S)_xy12, T_xy21 for equal outputs, (R + T)_x12y, S_x1y2 straight, (R + U)_x2y1, U_x21y crossed."""

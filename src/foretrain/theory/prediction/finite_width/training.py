@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -68,16 +68,6 @@ class Expansion(Result):
         return max(self.terms, *(abs(ratio) for ratio in self.ratios.values()))
 
 
-class Rest(Protocol):
-    """What computes the rest on demand."""
-
-    def ntk_change(self) -> xr.DataArray:
-        """The mean change of the tangent kernel."""
-
-    def covariance_correction(self) -> xr.Dataset:
-        """The covariance at order 1/n."""
-
-
 @dataclass(frozen=True, repr=False, eq=False, kw_only=True)
 class FinitePrediction(PredictedOutputs):
     """The mean over initialisations of the outputs of trained networks, to order 1/n, and where it comes from.
@@ -93,7 +83,7 @@ class FinitePrediction(PredictedOutputs):
     eta: float | None
     time: float | None
     standard_error: xr.DataArray | None
-    rest: Rest
+    rest: Changes  # computes what is left on demand
 
     @cached_property
     def ntk_change(self) -> xr.DataArray:

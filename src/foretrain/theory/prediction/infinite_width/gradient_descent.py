@@ -264,23 +264,21 @@ class Outputs(Result):
     test: Array
 
 
-def update_outputs(kernels: OutputKernels, outputs: Outputs, targets: Array, update: Update) -> Outputs:
-    """One second-order step (10.19): z - eta Theta_.A kappa epsilon."""
-    error = update.error(outputs.train, targets)
-    if update.kappa is not None:
-        error = update.kappa @ error if update.kappa.ndim == 2 else update.kappa[:, None] * error
-    change = update.eta * error
-    return Outputs(outputs.train - kernels.Theta_train @ change, outputs.test - kernels.Theta_cross @ change)
-
-
 def train_outputs(
     kernels: OutputKernels, outputs: Outputs, targets: ArrayLike, schedule: Iterable[Update]
 ) -> Outputs:
     """Outputs of one network after a whole schedule of updates."""
     y = check_targets(targets, *outputs.train.shape)
-    for update in track(schedule, "steps"):
-        outputs = update_outputs(kernels, outputs, y, update)
-    return outputs
+    train, test = outputs.train, outputs.test
+    for update in track(
+        schedule, "steps"
+    ):  # each a second-order step (10.19): z - eta Theta_.A kappa epsilon
+        error = update.error(train, y)
+        if update.kappa is not None:
+            error = update.kappa @ error if update.kappa.ndim == 2 else update.kappa[:, None] * error
+        change = update.eta * error
+        train, test = train - kernels.Theta_train @ change, test - kernels.Theta_cross @ change
+    return Outputs(train, test)
 
 
 def newton_update(kernels: OutputKernels) -> Update:

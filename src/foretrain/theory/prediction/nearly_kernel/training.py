@@ -11,7 +11,7 @@ e, k^E ← k^E − η (μ_{δ1δ2α} + μ_{δ2δ1α}) e, exact to first order in
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,8 +25,6 @@ from foretrain.support.progress import track
 from foretrain.theory.prediction.cholesky import Modes
 from foretrain.theory.prediction.nearly_kernel.models import (
     FeatureModel,
-    Function,
-    QuadraticModel,
     effective_features_at,
     outputs_at,
 )
@@ -271,8 +269,7 @@ def descend_in_sample_space(
 
 
 def order_of_error(
-    features: Function,
-    meta_features: Function,
+    model: FeatureModel,
     x: Any,
     y: Any,
     x_test: Any,
@@ -281,7 +278,7 @@ def order_of_error(
     algorithms: Sequence[str] = ALGORITHMS,
     eta: float | None = None,
 ) -> xarray.Dataset:
-    """Formula and training for each algorithm and ε.
+    """Formula and training for each algorithm and ε, whatever that of the model.
 
     By (algorithm, epsilon): ``error`` and ``kernel_error``, the largest differences of predictions and effective
     kernels on the tests; ``correction`` and ``kernel_correction``, how much the formula adds to the linear model;
@@ -294,15 +291,15 @@ def order_of_error(
     found = np.empty((len(names), len(algorithms), len(sizes)))
     jobs = [(row, column) for row in range(len(algorithms)) for column in range(len(sizes))]
     for row, column in track(jobs, "formula against training"):
-        model = QuadraticModel.from_features(features, meta_features, float(sizes[column]))
-        formula = solve(model, x, y, algorithms[row], eta)
-        trained = train(model, x, y, algorithms[row], eta)
+        own = replace(model, epsilon=float(sizes[column]))
+        formula = solve(own, x, y, algorithms[row], eta)
+        trained = train(own, x, y, algorithms[row], eta)
         prediction, kernel = formula.predict(x_test), formula.effective_kernel(x_test)
         found[:, row, column] = (
             np.abs(trained.predict(x_test) - prediction).max(),
             np.abs(prediction - formula.predict_linear(x_test)).max(),
             np.abs(trained.effective_kernel(x_test) - kernel).max(),
-            np.abs(kernel - model.kernel(x_test, x_test)).max(),
+            np.abs(kernel - own.kernel(x_test, x_test)).max(),
             formula.expansion_parameter,
         )
     dims = ("algorithm", "epsilon")

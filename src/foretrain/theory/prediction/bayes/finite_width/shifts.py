@@ -33,7 +33,7 @@ from foretrain.theory.prediction.bayes.finite_width.vertex import (
     hidden_layers,
     vertices,
 )
-from foretrain.theory.prediction.bayes.posterior import log_density
+from foretrain.theory.prediction.bayes.posterior import inputs_like, log_density
 from foretrain.theory.prediction.cholesky import CholeskyFactor, check_noise, factorise
 from foretrain.theory.prediction.kernels import Spread, kernel
 from foretrain.theory.recursions.contraction import exact_seconds, on_pairs
@@ -81,13 +81,7 @@ class Observed:
 
     def test_inputs(self, X: ArrayLike) -> Array:
         """Test inputs with as many components as the training inputs, or an error."""
-        tests = self.mlp.check_inputs(X, "X_test")
-        if tests.shape[1] != self.inputs.shape[1]:
-            raise InputError(
-                f"training inputs have {self.inputs.shape[1]} components and test inputs {tests.shape[1]}: give the "
-                "same number."
-            )
-        return tests
+        return inputs_like(self.inputs, self.mlp, X)
 
 
 def observe(mlp: MLP, X: ArrayLike, Y: ArrayLike, noise: float, name: str = "X_train") -> Observed:
