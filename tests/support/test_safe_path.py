@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from foretrain.support.processes import safe_path
+from foretrain.support import engines
+from foretrain.support.processes import end_with, safe_path
 
 TRAP = "from pathlib import Path\nPath(__file__).with_suffix('.ran').touch()\nraise ImportError('not the library')\n"
 NAMES = ("tempfile", "json", "random", "queue", "socket")
@@ -78,3 +79,15 @@ def test_the_environment_is_left_as_it_was(monkeypatch: pytest.MonkeyPatch) -> N
     with safe_path():
         pass
     assert os.environ["PYTHONSAFEPATH"] == "1"
+
+
+def setting(_: int) -> tuple[str | None, bool]:
+    return os.environ.get("PYTHONSAFEPATH"), sys.flags.safe_path
+
+
+def test_processes_that_a_task_starts_are_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
+    assert list(engines.run(setting, range(4), workers=2)) == [(None, True)] * 4
+    with safe_path():
+        end_with(os.getpid())  # of a task in the process itself, which starts others meanwhile
+        assert os.environ["PYTHONSAFEPATH"]

@@ -42,12 +42,13 @@ def end_with(parent: int) -> None:
 
     On Windows a worker ends when it has been idle for a while.
     """
-    if (
-        os.environ.get(_SAFE_PATH) == _OURS
-    ):  # it was for this process; those that a task starts are the user's
+    if os.getpid() == parent or parent in _watched:
+        return
+    _watched.add(parent)
+    # It was for this process alone: those that a task starts are the user's.
+    if os.environ.get(_SAFE_PATH) == _OURS:
         del os.environ[_SAFE_PATH]
-    if os.name != "nt" and parent not in _watched and os.getpid() != parent:
-        _watched.add(parent)
+    if os.name != "nt":
         threading.Thread(target=_watch, args=(parent,), daemon=True).start()
 
 
