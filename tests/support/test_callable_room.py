@@ -17,6 +17,7 @@ from foretrain.compare import compare
 from foretrain.compare.initial import compare_initial
 from foretrain.compare.trained import compare_trained, compare_trained_finite
 from foretrain.doctor.examine import doctor
+from foretrain.support.errors import InputError
 
 # What lies outside is of no concern here, and reading it would take minutes.
 SETTINGS = """
@@ -96,3 +97,14 @@ def test_every_form_of_a_comparison_has_the_options_of_its_function() -> None:
     paragraphs = compare.__doc__.split("``compare(")[1:]
     for options, told in zip(forms, paragraphs, strict=True):
         assert all(name in told for name in options)
+
+
+def test_a_package_stays_the_function_after_one_of_its_modules_is_imported() -> None:
+    import foretrain.compare.build
+
+    assert ft.compare is foretrain.compare
+    assert ft.compare.build.build is foretrain.compare.build.build
+    with pytest.raises(TypeError, match="time"):  # an option of another form
+        ft.compare(ft.MLP("relu", depth=3, width=32), [[1.0]], time=3)
+    with pytest.raises(InputError, match="training inputs, targets and test inputs"):
+        ft.compare(ft.MLP("relu", depth=3, width=32), [[1.0]], trained=True)
