@@ -11,8 +11,9 @@ from foretrain.empirical.autograd_graph.layers import (
     WeightCall,
     WeightCalls,
     dependence,
-    elementwise_slope,
+    is_elementwise,
     linear_calls,
+    slopes,
 )
 from foretrain.support.errors import NotSupportedError
 
@@ -78,8 +79,11 @@ def test_a_cut_graph_shows_direct_dependence_only() -> None:
 )
 def test_slopes_are_told_from_mixing(between, expected) -> None:  # type: ignore[no-untyped-def]
     z = torch.randn(6, 4, dtype=torch.float64, requires_grad=True)
-    slope, is_elementwise = elementwise_slope(z, between(z).reshape(6, 2, 2))
-    assert is_elementwise == expected
+    end = between(z).reshape(6, 2, 2)
+    slope, other = slopes(end, [z, torch.ones(1)])
+    assert slope is not None
+    assert other is None
+    assert is_elementwise(z, end, slope) == expected
     if between is torch.sin:
         assert torch.equal(slope, torch.cos(z).detach())
 

@@ -21,8 +21,9 @@ from torch.nn.modules.dropout import _DropoutNd
 from foretrain.empirical.autograd_graph.layers import (
     LinearCall,
     dependence,
-    elementwise_slope,
+    is_elementwise,
     linear_calls,
+    slopes,
 )
 from foretrain.empirical.models.model import explained
 from foretrain.support.errors import InputError, NotSupportedError
@@ -52,23 +53,23 @@ class Run:
         layers = tuple(_layer(call) for call in calls)
         _check_calls(calls, layers, inputs)
         ends = [*(call.signal for call in calls[1:]), *([self.output] if to_the_end else [])]
-        slopes = []
+        found = []
         for number, (call, end) in enumerate(zip(calls, ends)):
             after = calls[number + 1].name if number + 1 < len(calls) else None
             earlier = [self.source, *(other.value for other in calls[:number])]
-            slopes.append(_slope(call, end, after, earlier))
+            found.append(_slope(call, end, after, earlier))
         if to_the_end:
-            last = self.output.detach().reshape(slopes[-1].shape).clone()
+            last = self.output.detach().reshape(found[-1].shape).clone()
         else:
             last = calls[-1].value.detach()
-            slopes.append(torch.ones_like(last))
+            found.append(torch.ones_like(last))
         return Chain(
             model=self.model,
             x=self.x,
             layers=layers,
             activations=(*(call.input for call in calls), last),
             preactivations=tuple(call.value.detach() for call in calls),
-            slopes=tuple(slopes),
+            slopes=tuple(found),
         )
 
     def goes_around(self) -> bool:
@@ -133,18 +134,18 @@ def _slope(call: LinearCall, end: Tensor, after: str | None, earlier: Sequence[T
         )
     if not end.requires_grad:
         raise NotSupportedError(f"{place} no gradient flows: remove detach() and no_grad() from the model.")
-    if dependence(end, [value, *earlier]) != [0]:
+    slope, *others = slopes(end, [value, *earlier])
+    if slope is None or any(other is not None for other in others):
         raise NotSupportedError(
             f"{place} the signal does not come from {call.name} alone: skip connections and parallel branches are no "
             f"chain; {_ELSEWHERE}."
         )
-    slope, is_elementwise = elementwise_slope(value, end)
-    if not is_elementwise:
+    if not is_elementwise(value, end, slope):
         raise NotSupportedError(
             f"{place} units or inputs are mixed, as by normalisation, softmax or pooling: only elementwise "
             f"activations make a chain; {_ELSEWHERE}."
         )
-    return slope
+    return slope.detach()
 
 
 def _check_calls(calls: Sequence[LinearCall], layers: Sequence[Layer], inputs: int) -> None:

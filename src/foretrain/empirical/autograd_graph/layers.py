@@ -181,25 +181,28 @@ class WeightCalls(TorchFunctionMode):
         return self._names.get(id(values)) if turned is None else turned[0]
 
 
+def slopes(end: Tensor, sources: Sequence[Tensor]) -> list[Tensor | None]:
+    """The gradient of the sum of an end by every source; None for those that it is not made of."""
+    learning = [source for source in sources if source.requires_grad]
+    if not end.requires_grad or not learning:
+        return [None] * len(sources)
+    with torch.enable_grad():
+        found = torch.autograd.grad(end.sum(), learning, retain_graph=True, allow_unused=True)
+    received = iter(found)
+    return [next(received) if source.requires_grad else None for source in sources]
+
+
 def dependence(end: Tensor, sources: Sequence[Tensor]) -> list[int]:
     """The places of the sources that an end is made of, as autograd knows it."""
-    known = {place: source for place, source in enumerate(sources) if source.requires_grad}
-    if not end.requires_grad or not known:
-        return []
-    gradients = torch.autograd.grad(end.sum(), list(known.values()), retain_graph=True, allow_unused=True)
-    return [place for place, gradient in zip(known, gradients) if gradient is not None]
+    return [place for place, slope in enumerate(slopes(end, sources)) if slope is not None]
 
 
-def elementwise_slope(value: Tensor, end: Tensor) -> tuple[Tensor, bool]:
-    """d end / d value entry by entry, and whether that is all: no entry of the end depends on another's value.
-
-    ``end`` has as many entries as ``value`` and comes from it.
-    """
+def is_elementwise(value: Tensor, end: Tensor, slope: Tensor) -> bool:
+    """Whether the slope of an end is all: no entry of it depends on the value of another, up to a reshape."""
     probe = fixed_normal(value)
     with torch.enable_grad():
-        shaped = end.reshape(value.shape)
-        (slope,) = torch.autograd.grad(shaped.sum(), value, retain_graph=True)
-        (answer,) = torch.autograd.grad((shaped * probe).sum(), value, retain_graph=True)
-    size = max(float((slope * probe).abs().max()), 1e-30)
-    difference = float((answer - slope * probe).abs().max())
-    return slope.detach(), not difference > 64 * torch.finfo(slope.dtype).eps * size
+        mixed = (end.reshape(value.shape) * probe).sum()
+        (answer,) = torch.autograd.grad(mixed, value, retain_graph=True)
+    expected = slope * probe
+    size = max(float(expected.abs().max()), 1e-30)
+    return not float((answer - expected).abs().max()) > 64 * torch.finfo(slope.dtype).eps * size

@@ -17,7 +17,8 @@ from foretrain.empirical.autograd_graph.layers import (
     WeightCall,
     WeightCalls,
     dependence,
-    elementwise_slope,
+    is_elementwise,
+    slopes,
 )
 from foretrain.empirical.models.model import call_with, explained
 from foretrain.support.errors import InputError, NotSupportedError
@@ -145,7 +146,8 @@ def _objection(found: Network, sites: Sequence[WeightCall], reach: _Reach, place
     if site.signal.numel() != lower.value.numel():
         shapes = f"{tuple(lower.value.shape)} becomes {tuple(site.signal.shape)}"
         return f"{between} {shapes}, which no elementwise activation does"
-    if not elementwise_slope(lower.value, site.signal)[1]:
+    (slope,) = slopes(site.signal, [lower.value])
+    if slope is None or not is_elementwise(lower.value, site.signal, slope):
         return f"{between} entries are mixed, as by normalisation, softmax or a change of order"
     return None
 
