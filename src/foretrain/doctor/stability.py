@@ -90,7 +90,8 @@ class Edge:
         """The rate that theory recommends: half the largest; without an edge, the given or the customary one."""
         if self.reason:
             return self.rate
-        return _SHARE * self.largest_rate if self.product > 0 else _CUSTOMARY
+        # Rounded to the digits that are known: trainings near divergence turn on the last bit of their rate.
+        return float(f"{_SHARE * self.largest_rate:.3g}") if self.product > 0 else _CUSTOMARY
 
     @property
     def best(self) -> tuple[float, Trial]:
