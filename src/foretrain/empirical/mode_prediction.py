@@ -168,7 +168,7 @@ def predict_modes(
     shrink = lr * (2 / misfit.size if loss == "mse" else 1.0)
     tolerance = max(accuracy, _ROUNDING * float(torch.finfo(kernel.dtype).eps))
     task = _Task(misfit, target, np.array(budgets), shrink, tolerance)
-    course = _course(kernel.multiply, task)
+    descent, flow, largest, products = _course(kernel.multiply, task)
     initial = target.shares(misfit)
     squares: dict[str, list[float]] = {}  # |J* m|^2 of every mode, parameter by parameter
     for vector in target.vectors:
@@ -178,7 +178,7 @@ def predict_modes(
     rates = shrink * _summed(by_parameter)
     proxy = proxy_product(model, x, target.matrix.shape)
     unknown = np.full((len(target.values), len(budgets)), np.nan)  # where the model has no core V V* (x) R R*
-    proxy_flow = unknown if proxy is None else _course(proxy, task).flow
+    proxy_flow = unknown if proxy is None else _course(proxy, task)[1]
     with np.errstate(divide="ignore"):  # a mode that no parameter reaches never halves
         half_time = np.log(2) / rates
     return ModePrediction(
@@ -187,16 +187,16 @@ def predict_modes(
         singular_values=target.values,
         initial=initial,
         residual={
-            "linearised": course.descent,
-            "flow": course.flow,
+            "linearised": descent,
+            "flow": flow,
             "rayleigh": initial[:, None] * np.exp(-np.outer(rates, task.budgets)),
             "proxy": proxy_flow,
         },
         by_parameter=by_parameter,
         half_time=half_time,
-        largest_rate=2 * lr / (shrink * course.largest) if course.largest > 0 else np.inf,
+        largest_rate=2 * lr / (shrink * largest) if largest > 0 else np.inf,
         lr=lr,
-        products=course.products,
+        products=products,
     )
 
 
@@ -221,23 +221,17 @@ class _Task:
         return np.hstack([(1 - rates) ** self.budgets, np.exp(-np.maximum(rates, 0.0) * times)])
 
 
-@dataclass(frozen=True, eq=False)
-class _Course:
-    """Shares left of the modes by steps and by flow, (modes, budgets)."""
+def _course(product: Product, task: _Task) -> tuple[Array, Array, float, int]:
+    """(1 - shrink A)^steps and exp(-shrink A steps) of the misfit, until two looks in a row see no change.
 
-    descent: Array
-    flow: Array
-    largest: float  # eigenvalue of the kernel
-    products: int
-
-
-def _course(product: Product, task: _Task) -> _Course:
-    """(1 - shrink A)^steps and exp(-shrink A steps) of the misfit, until two looks in a row see no change."""
+    Given are the shares left of the modes by either, (modes, budgets), A's largest eigenvalue and how many products
+    that took.
+    """
     size, budgets = len(task.misfit), len(task.budgets)
     length = float(np.linalg.norm(task.misfit))
     if length == 0:
         nothing = np.zeros((len(task.target.values), budgets))
-        return _Course(nothing, nothing, 0.0, 0)
+        return nothing, nothing, 0.0, 0
     most = min(_MOST_PRODUCTS, size, max(_BETWEEN, int(_SHARE * available_bytes() / (8.0 * size))))
     krylov = krylov_of(product, task.misfit[:, None] / length, most)
     found, change, last = np.zeros((0, 0)), np.inf, np.inf
@@ -248,9 +242,16 @@ def _course(product: Product, task: _Task) -> _Course:
             if krylov.count % _BETWEEN and not krylov.exhausted and krylov.has_room:
                 continue
             values, vectors, _ = (part.numpy() for part in krylov.ritz())
-            before = found
-            found = vectors @ (task.factors(values) * vectors[:1].T)
-            last, change = change, _change(found, before)
+            before, found = found, vectors @ (task.factors(values) * vectors[:1].T)
+            last = change
+            if len(
+                before
+            ):  # the largest change, relative to the misfit at the start, or to what it has grown to
+                sizes = np.linalg.norm(found, axis=0)
+                known = np.isfinite(sizes)  # what has overflown stays so
+                moved = found - np.pad(before, ((0, len(found) - len(before)), (0, 0)))
+                moved = np.linalg.norm(moved[:, known], axis=0) / np.maximum(sizes[known], 1.0)
+                change = float(np.max(moved, initial=0.0))
         inside = task.target.vectors @ krylov.basis.numpy().T * (length * float(krylov.first[0, 0]))
         left = np.nan_to_num(inside @ found, nan=np.inf, neginf=np.inf) / task.target.values[:, None]
     if not krylov.exhausted and change > 10 * task.tolerance:
@@ -259,18 +260,7 @@ def _course(product: Product, task: _Task) -> _Course:
             f"{task.tolerance:.2g}: ask for fewer steps or less `accuracy=`, or a smaller `lr`.",
         )
     descent, flow = np.hsplit(left[:, : 2 * budgets], 2)
-    return _Course(descent, flow, float(values[0]), krylov.products)
-
-
-def _change(found: Array, before: Array) -> float:
-    """The largest, relative to the misfit at the start, or to what it has grown to."""
-    if not len(before):
-        return np.inf
-    sizes = np.linalg.norm(found, axis=0)
-    known = np.isfinite(sizes)  # what has overflown stays so
-    before = np.pad(before, ((0, len(found) - len(before)), (0, 0)))
-    moved = np.linalg.norm((found - before)[:, known], axis=0) / np.maximum(sizes[known], 1.0)
-    return float(np.max(moved, initial=0.0))
+    return descent, flow, float(values[0]), krylov.products
 
 
 def _summed(parts: Mapping[str, Array]) -> Array:

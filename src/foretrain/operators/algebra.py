@@ -70,13 +70,15 @@ class Composition(Derived):
     """The product of factors, the last one applied first."""
 
     def __init__(self, factors: Sequence[Operator]) -> None:
-        middle = _middle_of_palindrome(factors)
+        # Factors that read the same from both ends are what their middle is, or the identity where there is none.
+        half, even = len(factors) // 2, len(factors) % 2 == 0
+        mirrored = all(factors[i].adjoint() is factors[-1 - i] for i in range(half))
         super().__init__(
             factors,
             factors[-1].domain,
             factors[0].codomain,
-            symmetric=middle is not None and middle.symmetric,
-            positive=middle is not None and middle.positive,
+            symmetric=mirrored and (even or factors[half].symmetric),
+            positive=mirrored and (even or factors[half].positive),
         )
 
     def _apply(self, flat: Tensor) -> Tensor:
@@ -98,11 +100,18 @@ class LinearCombination(Derived):
 
     def __init__(self, terms: Sequence[Term]) -> None:
         first = terms[0][1]
+        symmetric = first.domain == first.codomain
+        if (
+            symmetric
+        ):  # and the adjoints of the terms, which live as long as they are compared, are the terms again
+            pairs = [(factor, term.adjoint()) for factor, term in terms]
+            ours, theirs = (Counter((factor, id(term)) for factor, term in each) for each in (terms, pairs))
+            symmetric = ours == theirs
         super().__init__(
             [term for _, term in terms],
             first.domain,
             first.codomain,
-            symmetric=_adjoint_closed(terms),
+            symmetric=symmetric,
             positive=all(factor >= 0 and term.positive for factor, term in terms),
         )
         self.terms = tuple(terms)
@@ -245,24 +254,6 @@ def check_same_kind(operators: Iterable[Operator]) -> None:
         raise InputError(
             f"operators of different kinds, {named}, cannot be combined: make them of the same dtype and device."
         )
-
-
-def _middle_of_palindrome(factors: Sequence[Operator]) -> Operator | None:
-    """The middle of factors that read the same from both ends; the identity where there is no middle factor."""
-    half = len(factors) // 2
-    if any(factors[i].adjoint() is not factors[-1 - i] for i in range(half)):
-        return None
-    if len(factors) % 2:
-        return factors[half]
-    return Identity(factors[half].codomain, dtype=factors[0].dtype, device=factors[0].device)
-
-
-def _adjoint_closed(terms: Sequence[Term]) -> bool:
-    """Whether the adjoints of the terms are the terms again."""
-    if terms[0][1].domain != terms[0][1].codomain:
-        return False
-    adjoints = [(factor, term.adjoint()) for factor, term in terms]
-    return Counter((c, id(term)) for c, term in adjoints) == Counter((c, id(term)) for c, term in terms)
 
 
 def _terms(operator: Operator) -> Sequence[Term]:

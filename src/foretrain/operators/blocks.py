@@ -21,11 +21,14 @@ class BlockOperator(Derived):
         operators = [operator for _, _, operator in entries]
         check_same_kind(operators)
         diagonal = domain == codomain and all(rows == columns for rows, columns, _ in entries)
+        # Symmetric inside one space if every block's adjoint stands at the mirrored place.
+        places = {(rows.start, columns.start): operator for rows, columns, operator in entries}
+        mirrored = (places.get(place[::-1]) is operator.adjoint() for place, operator in places.items())
         super().__init__(
             operators,
             domain,
             codomain,
-            symmetric=domain == codomain and _mirrored(entries),
+            symmetric=domain == codomain and all(mirrored),
             positive=diagonal and all(operator.positive for operator in operators),
         )
         self.entries = tuple(entries)
@@ -98,12 +101,6 @@ def block_operator(grid: Mapping[str, Mapping[str, Operator]]) -> Operator:
         for name, operator in blocks.items()
     ]
     return BlockOperator(domain, codomain, entries)
-
-
-def _mirrored(entries: Sequence[Entry]) -> bool:
-    """Whether every block's adjoint stands at the mirrored place; only valid inside one space."""
-    places = {(rows.start, columns.start): operator for rows, columns, operator in entries}
-    return all(places.get((column, row)) is operator.adjoint() for (row, column), operator in places.items())
 
 
 def _check_some(operators: Mapping[str, Operator] | Sequence[str]) -> None:

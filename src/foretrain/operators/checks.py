@@ -47,17 +47,26 @@ def check(operator: Operator, *, tolerance: float | None = None, seed: Seed = 0)
     products = operator.apply(inside)
     if not bool(torch.isfinite(products).all()):
         raise InputError("the operator's products with finite vectors are not finite: check its function.")
-    adjoint = operator.has_adjoint and not operator.symmetric
+    adjointness = symmetry = negativity = None
+    if operator.symmetric:
+        symmetry = _pairing_gap(outside, products, operator.apply(outside), inside)
+    elif operator.has_adjoint:
+        adjointness = _pairing_gap(outside, products, operator.apply_adjoint(outside), inside)
+    if (
+        operator.positive
+    ):  # how negative it is on a Krylov space: -(least Ritz value) / (largest in size), or 0
+        krylov = BlockKrylov(operator.apply, inside, 3 * _VECTORS)
+        while krylov.has_room and not krylov.exhausted:
+            krylov.extend()
+        values = krylov.ritz()[0]
+        largest = float(values.abs().max())
+        negativity = max(0.0, -float(values[-1]) / largest) if largest else 0.0
     found = OperatorCheck(
         batching=_distance(torch.cat([operator.apply(row) for row in torch.split(inside, 1)]), products),
         linearity=_distance(operator.apply(weights[:1] @ inside), weights[:1] @ products),
-        adjointness=_pairing_gap(outside, products, operator.apply_adjoint(outside), inside)
-        if adjoint
-        else None,
-        symmetry=_pairing_gap(outside, products, operator.apply(outside), inside)
-        if operator.symmetric
-        else None,
-        negativity=_negative_share(operator, inside) if operator.positive else None,
+        adjointness=adjointness,
+        symmetry=symmetry,
+        negativity=negativity,
     )
     failures = {
         "batching": "a product changes with the vectors beside it in a block: the function must treat rows alone",
@@ -85,13 +94,3 @@ def _pairing_gap(outside: Tensor, products: Tensor, back: Tensor, inside: Tensor
     scale = float(outside.norm() * products.norm()) or float(back.norm() * inside.norm())
     gap = float((forward - backward).norm())
     return gap / scale if scale else gap
-
-
-def _negative_share(operator: Operator, start: Tensor) -> float:
-    """How negative A is on the Krylov space of the start: -(least Ritz value) / (largest in size), or 0."""
-    krylov = BlockKrylov(operator.apply, start, 3 * len(start))
-    while krylov.has_room and not krylov.exhausted:
-        krylov.extend()
-    values = krylov.ritz()[0]
-    largest = float(values.abs().max())
-    return max(0.0, -float(values[-1]) / largest) if largest else 0.0

@@ -71,13 +71,13 @@ def compare(
         raise InputError(f"`probes` is {probes}, but a standard error needs at least 2 of them.")
     exact = first.size <= max(_EXACT_SIZE, probes)
     moments = _moments(first, second, first.size if exact else probes, exact, seed)
-    difference, cosine = _relative_difference(moments.sum(0)), _cosine(moments.sum(0))
+    total = moments.sum(0)
     return OperatorComparison(
-        relative_difference=difference,
+        relative_difference=_relative_difference(total),
         relative_difference_error=0.0 if exact else _spread(_relative_difference, moments),
-        cosine=cosine,
+        cosine=_cosine(total),
         cosine_error=0.0 if exact else _spread(_cosine, moments),
-        norm_ratio=_ratio(moments.sum(0)[1], moments.sum(0)[2]),
+        norm_ratio=_ratio(total[1], total[2]),
         tolerance=_TOLERANCE[first.dtype] if tolerance is None else tolerance,
         probes=len(moments),
         exact=exact,

@@ -73,7 +73,17 @@ class Space(VectorSpace):
     """
 
     def __init__(self, *axes: tuple[str, int]) -> None:
-        self.axes = tuple(_checked_axis(axis) for axis in axes)
+        for axis in axes:
+            if not isinstance(axis, tuple) or len(axis) != 2:
+                raise InputError(
+                    f"{axis!r} is not an axis: give (name, size), or use Space.of(`batch=3`, `unit=7`)."
+                )
+            name, size = axis
+            if not isinstance(name, str) or not name:
+                raise InputError(f"{name!r} is not a name for an axis: give a string such as 'time'.")
+            if isinstance(size, bool) or not hasattr(size, "__index__") or size.__index__() < 1:
+                raise InputError(f"axis {name!r} has size {size!r}, but a size is a whole number from 1 on.")
+        self.axes = tuple((name, size.__index__()) for name, size in axes)
         repeated = sorted({name for name in self.names if self.names.count(name) > 1})
         if repeated:
             raise InputError(f"axis {repeated[0]!r} appears twice in a space: give every axis its own name.")
@@ -297,17 +307,6 @@ def leaves(vector: Vector) -> Iterator[Any]:
             yield from leaves(part)
     else:
         yield vector
-
-
-def _checked_axis(axis: tuple[str, int]) -> tuple[str, int]:
-    if not isinstance(axis, tuple) or len(axis) != 2:
-        raise InputError(f"{axis!r} is not an axis: give (name, size), or use Space.of(`batch=3`, `unit=7`).")
-    name, size = axis
-    if not isinstance(name, str) or not name:
-        raise InputError(f"{name!r} is not a name for an axis: give a string such as 'time'.")
-    if isinstance(size, bool) or not hasattr(size, "__index__") or size.__index__() < 1:
-        raise InputError(f"axis {name!r} has size {size!r}, but a size is a whole number from 1 on.")
-    return name, size.__index__()
 
 
 def _as_tensor(value: Vector, space: VectorSpace) -> Tensor:

@@ -72,19 +72,20 @@ def _convert(
                 "rename or select dims until they agree."
             )
         value = value.transpose(*plain.names).values
-    tensor = value.detach() if isinstance(value, Tensor) else torch.as_tensor(_numbers(value))
+    if isinstance(value, Tensor):
+        tensor = value.detach()
+    else:
+        array = np.asarray(value)
+        if array.dtype.kind not in "fiubc":
+            raise InputError(
+                f"a vector is made of numbers, but this value is of type {type(value).__name__}."
+            )
+        tensor = torch.as_tensor(array if array.flags.writeable else array.copy())
     if tensor.is_complex():
         raise NotSupportedError("complex vectors are not offered: give real and imaginary part separately.")
     if dtype is None:
         dtype = tensor.dtype if tensor.dtype in (torch.float32, torch.float64) else torch.float64
     return tensor.to(dtype=dtype, device=device)
-
-
-def _numbers(value: Any) -> Any:
-    array = np.asarray(value)
-    if array.dtype.kind not in "fiubc":
-        raise InputError(f"a vector is made of numbers, but this value is of type {type(value).__name__}.")
-    return array if array.flags.writeable else array.copy()
 
 
 def _is_labelled(value: Any) -> bool:

@@ -136,7 +136,15 @@ def alignment(
     trace = kernel.trace(accuracy=accuracy, seed=seed)
     mean = trace.value / kernel.size
     error = np.hypot(error, quotient * trace.standard_error / trace.value)  # both are relative to the mean
-    return StateAlignment(found.values, quotient / mean, cosine, *_proxy(kernel, vectors), error / mean)
+    proxy = np.full((2, len(vectors)), np.nan)  # under V V*: relative Rayleigh quotients and cosines
+    try:
+        rows = kernel.site_rows()
+    except NotSupportedError:
+        rows = vectors.new_empty(0, 0)
+    if len(rows) == places.size:
+        proxy = np.array(_quotients(vectors, vectors @ rows @ rows.t()))
+        proxy[0] /= float(rows.double().square().sum()) / len(rows)
+    return StateAlignment(found.values, quotient / mean, cosine, proxy[0], proxy[1], error / mean)
 
 
 def _temporal(kernel: GlobalNTK, modes: Tensor, accuracy: float, seed: Seed) -> tuple[Array, Array, Array]:
@@ -182,19 +190,6 @@ def _through(
     brought = directions.to(modes) @ given.to(modes)
     vectors = (modes[:, :, None] * brought[:, None, :]).flatten(1)
     return *_quotients(vectors, kernel.apply(vectors)), np.zeros(len(modes))
-
-
-def _proxy(kernel: GlobalNTK, modes: Tensor) -> tuple[Array, Array]:
-    """Under V V*: relative Rayleigh quotients and cosines."""
-    try:
-        rows = kernel.site_rows()
-    except NotSupportedError:
-        rows = modes.new_empty(0, 0)
-    if len(rows) != modes.shape[1]:
-        nothing = np.full(len(modes), np.nan)
-        return nothing, nothing.copy()
-    quotient, cosine = _quotients(modes, modes @ rows @ rows.t())
-    return quotient / (float(rows.double().square().sum()) / len(rows)), cosine
 
 
 def _quotients(vectors: Tensor, products: Tensor) -> tuple[Array, Array]:

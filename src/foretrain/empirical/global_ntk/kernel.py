@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from foretrain.empirical.global_ntk.alignment import StateAlignment, alignment
-from foretrain.empirical.global_ntk.dynamics import Dynamics, Site, Values, feature_axis, places_of
+from foretrain.empirical.global_ntk.dynamics import Dynamics, Site, feature_axis, places_of
 from foretrain.empirical.global_ntk.parameter_shares import LossDecrease, loss_decrease
 from foretrain.empirical.global_ntk.ranks import RankBounds, rank_bounds
 from foretrain.operators import Operator, Space, SumSpace, Vector, add, dense_operator, from_functions, lift
@@ -115,10 +115,19 @@ class GlobalNTK(Operator):
 
         Parameters that enter otherwise than by a matrix product share the last one, named "others".
         """
-        found = {name: self._term(site.product) for name, site in self.sites.items()}
-        if self.without_site:
-            found["others"] = self._term(self._product_of_others)
-        return found
+        others = self.without_site
+
+        def product_of_others(flat: Tensor) -> Tensor:
+            kept = {
+                name: values if name in others else torch.zeros_like(values)
+                for name, values in self.dynamics.pull(flat).items()
+            }
+            return self.dynamics.push(kept)
+
+        products: dict[str, Flat] = {name: site.product for name, site in self.sites.items()}
+        if others:
+            products["others"] = product_of_others
+        return {name: self._term(product) for name, product in products.items()}
 
     @property
     def without_site(self) -> tuple[str, ...]:
@@ -280,14 +289,6 @@ class GlobalNTK(Operator):
             positive=adjoint is None,
             **kind_of(self),
         )
-
-    def _product_of_others(self, flat: Tensor) -> Tensor:
-        found = self.dynamics.pull(flat)
-        others = set(self.without_site)
-        kept: Values = {
-            name: values if name in others else torch.zeros_like(values) for name, values in found.items()
-        }
-        return self.dynamics.push(kept)
 
 
 def _differentiating(function: Callable[[Tensor], R]) -> Callable[[Tensor], R]:

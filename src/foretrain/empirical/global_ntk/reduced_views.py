@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from foretrain.empirical.global_ntk.dynamics import Values, feature_axis
@@ -190,6 +189,7 @@ class _Pairs:
 
     def __init__(self, cut: _Cut, kernel: GlobalNTK) -> None:
         self._cut = cut
+        self._are_wide = cut.kept <= cut.traced
         self._total = torch.zeros(cut.kept, cut.kept, dtype=kernel.dtype, device=kernel.device)
         self._traces: list[float] = []
         self._squares: list[float] = []  # tr(A_i^2)
@@ -212,22 +212,6 @@ class _Pairs:
         self._kept.append(rows)
 
     @property
-    def _are_wide(self) -> bool:
-        return self._cut.kept <= self._cut.traced
-
-    def _with_all(self) -> NDArray[np.float64]:
-        """tr(A_i A) for the sum A of all A_j."""
-        found = []
-        for block in self._kept:
-            if self._are_wide:
-                products = (block.double() * self._total).flatten(1)
-            else:
-                columns = (block.double() * (self._total @ block)).sum(0)
-                products = columns.view(-1, self._cut.traced)
-            found.append(products.sum(1).cpu().numpy())
-        return np.concatenate(found)
-
-    @property
     def mean(self) -> Tensor:
         """The reduced kernel."""
         return self._total.double() / (len(self) * self._cut.traced)
@@ -246,7 +230,15 @@ class _Pairs:
         """tr(A)^2 / tr(A^2) from pairs of different sheets."""
         traces = np.array(self._traces)
         first = traces * (traces.sum() - traces)
-        second = self._with_all() - np.array(self._squares)
+        with_all = []  # tr(A_i A) for the sum A of all A_j
+        for block in self._kept:
+            if self._are_wide:
+                products = (block.double() * self._total).flatten(1)
+            else:
+                columns = (block.double() * (self._total @ block)).sum(0)
+                products = columns.view(-1, self._cut.traced)
+            with_all.append(products.sum(1).cpu().numpy())
+        second = np.concatenate(with_all) - np.array(self._squares)
         if len(first) < 3 or not first.any():
             value = float(first.sum() / second.sum()) if second.any() else 0.0
             return Estimate(value, math.inf if first.any() else 0.0, len(first), seed, "random directions")

@@ -95,7 +95,15 @@ def as_targets(y: Any, kernel: AnyKernel) -> Targets:
         raise InputError("`y` has entries that are not finite: leave out samples without a target.")
     classes = len(kernel.outputs)
     if given.ndim == 1 and not given.is_floating_point() and classes > 1:
-        return Targets(_one_hot(given.numpy().astype(np.int64), kernel), True)
+        labels = given.numpy().astype(np.int64)
+        everything = kernel.outputs == tuple(range(classes))
+        if labels.min() < 0 or (everything and labels.max() >= classes):
+            raise InputError(
+                f"`y` holds labels from {labels.min()} to {labels.max()}, but the outputs are numbered 0 to "
+                f"{max(kernel.outputs)}: pass floating-point targets if they are not labels."
+            )
+        one_hot = labels[:, None] == np.asarray(kernel.outputs)
+        return Targets(np.asarray(one_hot, dtype=np.float64), True)
     columns = prod(given.shape[1:])
     if not kernel.traced and columns != kernel.width:
         raise InputError(
@@ -103,18 +111,6 @@ def as_targets(y: Any, kernel: AnyKernel) -> Targets:
             f"({samples}, {kernel.width}) numbers, or ({samples},) whole numbers as labels."
         )
     return Targets(given.to(torch.float64).reshape(samples, columns).numpy(), False)
-
-
-def _one_hot(labels: NDArray[np.int64], kernel: AnyKernel) -> Array:
-    """1 at the output with the label's number, else 0."""
-    numbers = kernel.outputs
-    everything = numbers == tuple(range(len(numbers)))
-    if labels.min() < 0 or (everything and labels.max() >= len(numbers)):
-        raise InputError(
-            f"`y` holds labels from {labels.min()} to {labels.max()}, but the outputs are numbered 0 to "
-            f"{max(numbers)}: pass floating-point targets if they are not labels."
-        )
-    return np.asarray(labels[:, None] == np.asarray(numbers), dtype=np.float64)
 
 
 def as_outputs(values: Any, shape: Sequence[int], what: str) -> Array:

@@ -20,7 +20,6 @@ from foretrain.empirical.kernel_analysis.arguments import (
     refuse_zero,
 )
 from foretrain.empirical.kernel_analysis.modes import (
-    Leading,
     all_modes,
     extreme_eigenvalues,
     leading_modes,
@@ -199,35 +198,29 @@ def _of_leading(kernel: AnyKernel, top: int, probes: int, seed: Seed) -> KernelS
         modes_seed, probes_seed = spawn(seed, 2)
     found = leading_modes(kernel, top, modes_seed)
     refuse_zero(float(found.values[0]))
-    errors = 0.0, 0.0
-    if norms is None:
-        norms, errors = _sampled_norms(kernel, found, whole_number("probes", probes, least=2), probes_seed)
+    if norms is not None:
+        (trace, squared), trace_error, rank_error = norms, 0.0, 0.0
+    else:
+        probes = whole_number("probes", probes, least=2)
+        diagonal, squares = rest_of_norms(kernel.multiply, found.modes, probes, probes_seed)
+        trace = float(found.values.sum() + diagonal.mean())
+        squared = float((found.values**2).sum() + squares.mean())
+        ratio, trace_error = trace**2 / squared, standard_error(diagonal)
+        rank_error = standard_error(2 * ratio / trace * diagonal - ratio / squared * squares)
     complete = len(found.values) == kernel.size
     return KernelSpectrum(
         eigenvalues=np.ascontiguousarray(found.values),
         modes=_as_modes(found.modes, kernel),
         size=kernel.size,
-        trace=norms[0],
-        trace_error=errors[0],
-        effective_rank=norms[0] ** 2 / norms[1],
-        effective_rank_error=errors[1],
+        trace=trace,
+        trace_error=trace_error,
+        effective_rank=trace**2 / squared,
+        effective_rank_error=rank_error,
         entropy_rank=entropy_rank(positive(found.values, kernel)) if complete else float("nan"),
         rounding=kernel.resolves(float(found.values[0])),
         residuals=found.residuals,
         readings=found.products if kernel.streamed else None,
     )
-
-
-def _sampled_norms(
-    kernel: AnyKernel, found: Leading, probes: int, seed: Seed
-) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Trace and sum of squares, and the standard errors of the trace and of the effective rank."""
-    diagonal, squares = rest_of_norms(kernel.multiply, found.modes, probes, seed)
-    trace = float(found.values.sum() + diagonal.mean())
-    squared = float((found.values**2).sum() + squares.mean())
-    ratio = trace**2 / squared
-    rank_error = standard_error(2 * ratio / trace * diagonal - ratio / squared * squares)
-    return (trace, squared), (standard_error(diagonal), rank_error)
 
 
 def _as_modes(columns: Array, kernel: AnyKernel) -> Array:

@@ -116,7 +116,15 @@ def _backward(outputs: Tensor, parameters: Mapping[str, Tensor], vector: Tensor,
 
 def push_forward_mode(linear: Linearised, batch: Batch, tangents: Values, together: bool) -> Tensor:
     """J t by forward mode, all tangents in one pass or one after the other."""
-    along, count = _along(linear, batch), _count(tangents)
+    at, count = {name: value.detach() for name, value in linear.parameters.items()}, _count(tangents)
+
+    def outputs(values: Values) -> Tensor:
+        return linear.rows(batch, linear.changed(values), differentiable=False)
+
+    def along(tangent: Values) -> Tensor:
+        change: Tensor = torch.func.jvp(outputs, (at,), (tangent,))[1]
+        return change
+
     with differentiable_kernels():
         if together and count > 1:
             found: Tensor = torch.func.vmap(along)(tangents)
@@ -130,47 +138,27 @@ def _count(tangents: Values) -> int:
     return len(next(iter(tangents.values())))
 
 
-def _along(linear: Linearised, batch: Batch) -> Callable[[Values], Tensor]:
-    """Change of the outputs along a change of the parameters."""
-    at = {name: value.detach() for name, value in linear.parameters.items()}
-
-    def outputs(values: Values) -> Tensor:
-        return linear.rows(batch, linear.changed(values), differentiable=False)
-
-    def along(tangent: Values) -> Tensor:
-        change: Tensor = torch.func.jvp(outputs, (at,), (tangent,))[1]
-        return change
-
-    return along
-
-
 def push_double_backward(linear: Linearised, batch: Batch, tangents: Values, together: bool) -> Tensor:
     """J t as the gradient by u of t . J^T u, of all tangents at once or one after the other."""
     count = _count(tangents)
     with differentiable_kernels():
-        u, gradients = _gradients_of(linear, batch)
-        if not gradients:
+        outputs = linear.rows(batch)
+        u = torch.zeros_like(outputs).requires_grad_()
+        gradients = torch.autograd.grad(
+            outputs, list(linear.parameters.values()), u, create_graph=True, allow_unused=True
+        )
+        ends, given = [], []
+        for name, gradient in zip(linear.parameters, gradients):
+            if gradient is not None and gradient.requires_grad:  # else the outputs do not depend on it
+                ends.append(gradient.to_dense() if gradient.is_sparse else gradient)
+                given.append(tangents[name])
+        if not ends:
             return u.new_zeros(count, *u.shape)
-        ends, given = list(gradients.values()), [tangents[name] for name in gradients]
         if together and count > 1:
             (found,) = torch.autograd.grad(ends, u, given, is_grads_batched=True)
             return found
         each = [[values[i] for values in given] for i in range(count)]
         return torch.stack([torch.autograd.grad(ends, u, one, retain_graph=True)[0] for one in each])
-
-
-def _gradients_of(linear: Linearised, batch: Batch) -> tuple[Tensor, Values]:
-    """u and J^T u with its graph; parameters that the outputs do not depend on are left out."""
-    outputs = linear.rows(batch)
-    u = torch.zeros_like(outputs).requires_grad_()
-    found = torch.autograd.grad(
-        outputs, list(linear.parameters.values()), u, create_graph=True, allow_unused=True
-    )
-    return u, {
-        name: gradient.to_dense() if gradient.is_sparse else gradient
-        for name, gradient in zip(linear.parameters, found)
-        if gradient is not None and gradient.requires_grad
-    }
 
 
 def push_rows(linear: Linearised, batch: Batch, tangents: Values) -> Tensor:
@@ -230,7 +218,8 @@ def find_ways(linear: Linearised, few: Batch) -> Ways:
     vectors = draw(outputs)
     tangents = {name: draw(value.detach()) for name, value in linear.parameters.items()}
     pulled = pull_one(linear, few, vectors)
-    expected = _overlap(pulled, tangents)
+    overlaps = [tangents[name].flatten(1).double() @ pulled[name].flatten(1).double().T for name in pulled]
+    expected = torch.stack(overlaps).sum(0)  # <t_i, J^T v_j>
     for push in _worthwhile(_PUSHES, linear.model):
         try:
             pushed = push.run(linear, few, tangents)
@@ -266,13 +255,6 @@ def _find_pull(linear: Linearised, few: Batch, vectors: Tensor, expected: Values
         ):
             return pull
     raise AssertionError("single backward passes agree with themselves")
-
-
-def _overlap(pulled: Values, tangents: Values) -> Tensor:
-    """<t_i, J^T v_j> in double precision."""
-    return torch.stack(
-        [tangents[name].flatten(1).double() @ pulled[name].flatten(1).double().T for name in pulled]
-    ).sum(0)
 
 
 def _agree(found: Tensor, expected: Tensor, scale: Tensor, dtype: torch.dtype) -> bool:

@@ -128,15 +128,24 @@ class SpectralDensity(Result):
         exact = np.histogram(self.known, bounds)[0].astype(np.float64)
         if not self.probes:
             return self._estimate(exact[None])
-        rows = zip(np.broadcast_to(self.nodes, self.weights.shape), self.weights)
-        found = self._estimate(exact + np.diff([self._below(*row, bounds) for row in rows], axis=1))
+        end, below = self._place(bounds), []
+        for nodes, weights in zip(np.broadcast_to(self.nodes, self.weights.shape), self.weights):
+            # The weight below each edge, between nodes in proportion to the logarithm.
+            places, middles = self._place(nodes[::-1]), np.cumsum(weights[::-1]) - weights[::-1] / 2
+            below.append(np.interp(end, places, middles, left=0.0, right=float(np.sum(weights))))
+        found = self._estimate(exact + np.diff(below, axis=1))
         blur = self._blur(bounds)
         error = np.sqrt(found.standard_error**2 + blur[1:] ** 2 + blur[:-1] ** 2)
         return KernelEstimate(found.value, error, self.probes, self.seed)
 
     def entropy_rank(self, trace: float | None = None) -> KernelEstimate:
         """Exponential of the entropy of eigenvalue / trace; pass the trace where it is known exactly."""
-        logarithms, traces = self._draws(_times_logarithm), self._draws(lambda k: np.maximum(k, 0.0))
+
+        def times_logarithm(values: Array) -> Array:
+            positive = values > 0
+            return np.where(positive, values * np.log(np.where(positive, values, 1.0)), 0.0)
+
+        logarithms, traces = self._draws(times_logarithm), self._draws(lambda k: np.maximum(k, 0.0))
         if trace is not None:
             traces = np.full_like(traces, trace)
         whole, part = float(traces.mean()), float(logarithms.mean())
@@ -153,9 +162,8 @@ class SpectralDensity(Result):
 
     def answer(self) -> Answer:
         """Counts over logarithmic intervals; of probes with nodes of their own both curves over the values."""
-        return self._as_curves() if self.nodes.ndim > 1 else self._in_intervals()
-
-    def _as_curves(self) -> Answer:
+        if self.nodes.ndim == 1:
+            return self._in_intervals()
         statement = (
             f"{self.size} values seen by {self.probes} probes with {self.products} products, seed {self.seed}: "
             f"their density and how many lie above, smoothed over {self.width:.2g}."
@@ -238,11 +246,6 @@ class SpectralDensity(Result):
     def _block(self) -> int:
         """How many nodes are found together: one of a chain, as many as there are probes in one space."""
         return 1 if self.nodes.ndim > 1 else self.probes
-
-    def _below(self, nodes: Array, weights: Array, edges: Array) -> Array:
-        """Weight below each edge, between nodes in proportion to the logarithm."""
-        places, middles = self._place(nodes[::-1]), np.cumsum(weights[::-1]) - weights[::-1] / 2
-        return np.interp(self._place(edges), places, middles, left=0.0, right=float(np.sum(weights)))
 
     def _place(self, values: Array) -> Array:
         """Logarithms, unless some values are negative beyond rounding."""
@@ -426,8 +429,3 @@ def _places(points: int | ArrayLike, seen: Array, width: float | None, depth: in
     if places.ndim != 1 or not len(places) or not np.isfinite(places).all():
         raise InputError("`points` must be a number of points, or finite places in one list.")
     return places, width
-
-
-def _times_logarithm(values: Array) -> Array:
-    positive = values > 0
-    return np.where(positive, values * np.log(np.where(positive, values, 1.0)), 0.0)

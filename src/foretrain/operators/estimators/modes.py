@@ -147,7 +147,7 @@ def top_modes(
         left = vectors
     else:
         values, vectors, _ = _eigenpairs(squared(counted), k, tolerance, seed, budget - 2 * k, cost=2)
-        values, left, residuals = _singular(counted, values, vectors)
+        values, left, residuals = _singular(counted, vectors)
     converged = bool((residuals <= _allowed(values, tolerance, counted.epsilon)).all())
     values, residuals = values * counted.unit, residuals * counted.unit
     modes = Modes(values, vectors, left, residuals, counted.products, converged, tolerance, seed)
@@ -200,8 +200,12 @@ def _eigenpairs(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Values, flat vectors and true residuals; ``cost`` is how many products one image takes."""
     draw, begun = Source(counted.operator, seed).normals, counted.products
+    # Vectors to keep: enough for depth, fewer where memory is short.
+    wanted, least = (min(counted.size, count) for count in (max(_BASIS, 3 * k + 16), 2 * k + 12))
+    bytes_each = 2 * counted.size * torch.finfo(counted.dtype).bits / 8
+    capacity = max(least, min(wanted, int(0.4 * available_bytes() / bytes_each)))
     start = draw(min(_WIDTH, counted.size))
-    space = BlockKrylov(counted.apply, start, _capacity(counted, k), draw=draw, keeps_images=True)
+    space = BlockKrylov(counted.apply, start, capacity, draw=draw, keeps_images=True)
     patient_until = 0
 
     def settled(values: Tensor, coordinates: Tensor, estimates: Tensor) -> bool:
@@ -240,16 +244,7 @@ def _may_miss_copies(values: Tensor, width: int, tolerance: float) -> bool:
     return False
 
 
-def _capacity(counted: Counted, k: int) -> int:
-    """How many vectors to keep: enough for depth, fewer where memory is short."""
-    wanted = min(counted.size, max(_BASIS, 3 * k + 16))
-    least = min(counted.size, 2 * k + 12)
-    bytes_each = 2 * counted.size * torch.finfo(counted.dtype).bits / 8
-    affordable = int(0.4 * available_bytes() / bytes_each)
-    return max(least, min(wanted, affordable))
-
-
-def _singular(counted: Counted, squares: Tensor, vectors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _singular(counted: Counted, vectors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Singular values, left vectors and residuals from right vectors: one more product with A and with A* each."""
     images = counted.apply(vectors)
     left, upper = torch.linalg.qr(images.T)

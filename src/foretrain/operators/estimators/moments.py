@@ -65,14 +65,6 @@ class Grams:
         """How many rows are tested."""
         return len(self.basis) - self.fixed
 
-    def with_probes(self, probes: NDArray[np.intp]) -> Grams:
-        """The same with only some of the probes."""
-        keep = np.concatenate([np.arange(self.fixed), self.fixed + probes])
-        basis, mixed, images = (
-            matrix[np.ix_(keep, keep)] for matrix in (self.basis, self.mixed, self.images)
-        )
-        return Grams(self.size, self.fixed, basis, mixed, images, self.epsilon)
-
     def per_probe(self) -> tuple[Array, Array]:
         """One estimate of tr A and one of tr A² per probe.
 
@@ -123,7 +115,20 @@ class Grams:
 
     def estimate(self, functional: Functional) -> tuple[float, float]:
         """A function of (tr A, tr A²), free of bias to first order, and its standard error, not below rounding."""
-        value, error = blended(lambda probes: self.with_probes(probes)._tested(functional), self.probes)
+
+        def tested(probes: NDArray[np.intp]) -> tuple[float, float]:
+            """By the jackknife over some of the probes."""
+            keep = np.concatenate([np.arange(self.fixed), self.fixed + probes])
+            basis, mixed, images = (
+                matrix[np.ix_(keep, keep)] for matrix in (self.basis, self.mixed, self.images)
+            )
+            each = Grams(self.size, self.fixed, basis, mixed, images, self.epsilon).per_probe()
+            full = float(functional(*(values.mean(keepdims=True) for values in each))[0])
+            if len(probes) == 1:
+                return full, math.inf
+            return jackknife(functional(*((v.sum() - v) / (len(probes) - 1) for v in each)), full)
+
+        value, error = blended(tested, self.probes)
         first, second = (values.mean(keepdims=True) for values in self.per_probe())
         step = _AMPLIFIED * self._rounding() * first
         moved = float(functional(first + step, second)[0] - functional(first - step, second)[0]) / 2
@@ -136,15 +141,6 @@ class Grams:
         total = float((images * inverse).sum())
         terms = np.linalg.norm((np.abs(images) * np.abs(inverse)).sum(1))
         return self.epsilon * float(terms) / total if total > 0 else 0.0
-
-    def _tested(self, functional: Functional) -> tuple[float, float]:
-        first, second = self.per_probe()
-        count = len(first)
-        full = float(functional(first.mean(keepdims=True), second.mean(keepdims=True))[0])
-        if count == 1:
-            return full, math.inf
-        one_out = functional(*((values.sum() - values) / (count - 1) for values in (first, second)))
-        return jackknife(one_out, full)
 
 
 class Sketch:
@@ -202,54 +198,31 @@ class _Block:
 
 def tested_moments(counted: Counted, functional: Functional, target: Target, seed: Seed) -> Grams:
     """Gram matrices whose ``estimate(functional)`` is as accurate as asked for, or as the budget allows."""
-    probe_seed, krylov_seed = spawn(seed, 2)
-    source, sketch = Source(counted.operator, probe_seed), Sketch(counted)
-    krylov = _Deepening(counted, Source(counted.operator, krylov_seed))
+    source, krylov_source = (Source(counted.operator, own) for own in spawn(seed, 2))
+    sketch, draw, step = Sketch(counted), krylov_source.normals, _WIDTH * _DEPTH
+    krylov: BlockKrylov | None = None  # lends the sketch its vectors, a step at a time
+    deep = 0  # vectors it has lent
     wanted = whole_blocks(_FIRST_PROBES, counted.block)
     with Progress("probes") as bar:
         while True:
             left = target.products - counted.products
-            wanted = min(wanted, sketch.probes + left, max(counted.size - krylov.count, 1))
+            wanted = min(wanted, sketch.probes + left, max(counted.size - deep, 1))
             bar.advance(wanted - sketch.probes)
             sketch.grow_to(wanted, source)
             grams = sketch.grams()
             value, error = grams.estimate(functional)
             left = target.products - counted.products
-            if target.reached(value, error) or left < 1 or sketch.probes + krylov.count >= counted.size:
+            if target.reached(value, error) or left < 1 or sketch.probes + deep >= counted.size:
                 return grams
             needed = sketch.probes * (relative(error, value) / target.accuracy) ** 2
-            if needed > _MANY and krylov.may_grow(left, sketch.probes):
-                bar.advance(_WIDTH * _DEPTH)
-                krylov.extend(sketch)
-            else:
+            useful = min(_MOST_KRYLOV, (counted.size - sketch.probes) // 2)
+            if needed <= _MANY or left < step or deep + step > useful:
                 wanted = target.next_count(sketch.probes, value, error, counted.block)
-
-
-class _Deepening:
-    """A block Krylov space that lends a sketch its vectors, some blocks at a time."""
-
-    def __init__(self, counted: Counted, source: Source) -> None:
-        self._counted, self._source = counted, source
-        self._space: BlockKrylov | None = None
-
-    @property
-    def count(self) -> int:
-        """Vectors so far."""
-        return 0 if self._space is None else self._space.count
-
-    def may_grow(self, left: int, probes: int) -> bool:
-        """Whether products, space and the most that is useful allow another step."""
-        grown = self.count + _WIDTH * _DEPTH
-        return left >= _WIDTH * _DEPTH and grown <= min(_MOST_KRYLOV, (self._counted.size - probes) // 2)
-
-    def extend(self, sketch: Sketch) -> None:
-        """Go deeper and let the new vectors approximate."""
-        if self._space is None:
-            draw = self._source.normals
-            self._space = BlockKrylov(
-                self._counted.apply, draw(_WIDTH), _MOST_KRYLOV, draw=draw, keeps_images=True
-            )
-        start = self._space.count
-        for _ in range(_DEPTH):
-            self._space.extend()
-        sketch.fix(self._space.basis[start:], self._space.images[start:])
+                continue
+            bar.advance(step)
+            if krylov is None:
+                krylov = BlockKrylov(counted.apply, draw(_WIDTH), _MOST_KRYLOV, draw=draw, keeps_images=True)
+            for _ in range(_DEPTH):
+                krylov.extend()
+            sketch.fix(krylov.basis[deep:], krylov.images[deep:])
+            deep = krylov.count

@@ -47,7 +47,21 @@ def frobenius_norm(
     if is_affordable([smaller], products):
         return _exact_norm(Counted(smaller), seed)
     try:
-        found = (_positive_norm if op.positive else _any_norm)(counted, target, seed)
+        if op.positive:
+            grams = tested_moments(counted, _root_of_second, target, seed)
+            found = Estimate(*grams.estimate(_root_of_second), counted.products, seed, "tested Nyström")
+        else:
+            square, error, tested = plain_or_tested(
+                RangeSketch(counted),
+                Source(op, seed),
+                Target(2 * target.accuracy, target.products),
+                RangeSketch.squares,
+                RangeSketch.squared_norm,
+            )
+            value = max(square, 0.0) ** 0.5
+            error = error / (2 * value) if value else error
+            method = "tested range" if tested else "hutchinson"
+            found = Estimate(value, error, counted.products, seed, method)
     except ExactIsCheaperError:
         return _exact_norm(counted, seed)
     return target.warn_unless_reached(found.times(counted.unit), "Frobenius norm")
@@ -56,24 +70,6 @@ def frobenius_norm(
 def _exact_norm(counted: Counted, seed: Seed) -> Estimate:
     squares = [float(images.double().square().sum()) for _, images in counted.unit_products()]
     return exact(math.sqrt(math.fsum(squares)) * counted.unit, counted.products, seed)
-
-
-def _positive_norm(counted: Counted, target: Target, seed: Seed) -> Estimate:
-    value, error = tested_moments(counted, _root_of_second, target, seed).estimate(_root_of_second)
-    return Estimate(value, error, counted.products, seed, "tested Nyström")
-
-
-def _any_norm(counted: Counted, target: Target, seed: Seed) -> Estimate:
-    value, error, tested = plain_or_tested(
-        RangeSketch(counted),
-        Source(counted.operator, seed),
-        Target(2 * target.accuracy, target.products),
-        RangeSketch.squares,
-        RangeSketch.squared_norm,
-    )
-    value = max(value, 0.0) ** 0.5
-    error = error / (2 * value) if value else error
-    return Estimate(value, error, counted.products, seed, "tested range" if tested else "hutchinson")
 
 
 def _root_of_second(first: Array, second: Array) -> Array:
@@ -88,8 +84,12 @@ def inner(
     ``accuracy`` is relative to |A| |B|, since the inner product of unlike operators may vanish. A probe costs two
     products, one with each operator.
     """
-    target, pair = Target.of(accuracy, products), _Pair(a, b, seed, up_to_exact=products is None)
-    found = _paired(pair, lambda sums: sums[2], _inner_statistic, "inner product", target, products, seed)
+
+    def statistic(samples: Array) -> tuple[float, float, float]:
+        return *mean_and_error(samples[2]), float(np.sqrt(samples[0].mean() * samples[1].mean()))
+
+    pair = _Pair(a, b, seed, up_to_exact=products is None)
+    found = _paired(pair, lambda sums: sums[2], statistic, "inner product", accuracy, products, seed)
     return found.times(pair.unit)
 
 
@@ -101,8 +101,17 @@ def cosine(
     Numerator and norms come from the same probes, so that their errors cancel the more the closer the operators are;
     value and error are the jackknife's (Tukey 1958). A probe costs two products, one with each operator.
     """
-    target, pair = Target.of(accuracy, products), _Pair(a, b, seed, up_to_exact=products is None)
-    return _paired(pair, _cosine_of, _cosine_statistic, "cosine", target, products, seed)
+
+    def statistic(samples: Array) -> tuple[float, float, float]:
+        totals = samples.sum(axis=1, keepdims=True)
+        full = float(_cosine_of(totals)[0])
+        if samples.shape[1] == 1:
+            return full, math.inf, 1.0
+        value, error = jackknife(_cosine_of(totals - samples), full)
+        return min(max(value, -1.0), 1.0), error, 1.0
+
+    pair = _Pair(a, b, seed, up_to_exact=products is None)
+    return _paired(pair, _cosine_of, statistic, "cosine", accuracy, products, seed)
 
 
 def _paired(
@@ -110,32 +119,28 @@ def _paired(
     plain: Callable[[Array], Array],
     statistic: Statistic,
     what: str,
-    target: Target,
+    accuracy: float,
     products: int | None,
     seed: Seed,
 ) -> Estimate:
-    """Grow the probes until the statistic's error is small beside its scale."""
-    if not is_affordable(pair.operators, products):
-        target.require(4, f"the {what}")
-        try:
-            value, error, scale = _grown(pair, statistic, target)
-            found = Estimate(value, error, pair.products, seed, "hutchinson")
-            return target.warn_unless_reached(found, what, scale)
-        except ExactIsCheaperError:
-            pass
-    return exact(float(plain(pair.all_directions())[0]), pair.products, seed)
-
-
-def _grown(pair: _Pair, statistic: Statistic, target: Target) -> tuple[float, float, float]:
-    """The statistic of as many probes as the accuracy takes."""
+    """Grow the probes until the statistic's error is small beside its scale: it gives value, error and scale."""
+    target = Target.of(accuracy, products)
 
     def look(count: int) -> tuple[float, float]:
         pair.grow_to(count)
         _, error, scale = statistic(pair.samples)
         return scale, error
 
-    target.pursue(look, _FIRST_PROBES, target.products // 2, pair.block)
-    return statistic(pair.samples)
+    if not is_affordable(pair.operators, products):
+        target.require(4, f"the {what}")
+        try:
+            target.pursue(look, _FIRST_PROBES, target.products // 2, pair.block)
+            value, error, scale = statistic(pair.samples)
+            found = Estimate(value, error, pair.products, seed, "hutchinson")
+            return target.warn_unless_reached(found, what, scale)
+        except ExactIsCheaperError:
+            pass
+    return exact(float(plain(pair.all_directions())[0]), pair.products, seed)
 
 
 class _Pair:
@@ -179,22 +184,6 @@ class _Pair:
     def _seen(self, first: Tensor, second: Tensor) -> Array:
         seen = [dots(first, first), dots(second, second), dots(first, second)]
         return torch.stack(seen).cpu().numpy()
-
-
-def _inner_statistic(samples: Array) -> tuple[float, float, float]:
-    """Value, standard error and the scale to which the error is relative."""
-    value, error = mean_and_error(samples[2])
-    return value, error, float(np.sqrt(samples[0].mean() * samples[1].mean()))
-
-
-def _cosine_statistic(samples: Array) -> tuple[float, float, float]:
-    count = samples.shape[1]
-    totals = samples.sum(axis=1, keepdims=True)
-    full = float(_cosine_of(totals)[0])
-    if count == 1:
-        return full, math.inf, 1.0
-    value, error = jackknife(_cosine_of(totals - samples), full)
-    return min(max(value, -1.0), 1.0), error, 1.0
 
 
 def _cosine_of(sums: Array) -> Array:

@@ -67,7 +67,7 @@ def measured(
     may_be_exact = counted.before_exact < target.products
     target = Target(target.accuracy, int(min(target.products, counted.before_exact)))
     seen = _Seen(counted, krylov_seed, probe_seed, target.products)
-    moments: _Moments | None = None
+    moments: tuple[Array, Array] | None = None
     most = (target.products - counted.products) // seen.price
     wanted = max(2, min(whole_blocks(_FIRST_PROBES, counted.block), max(_FIRST_PROBES, most // 2), most))
     with Progress("Lanczos probes") as bar:
@@ -84,23 +84,17 @@ def measured(
                 raise ExactIsCheaperError
             if target.reached(value, total) or left < seen.price:
                 return function.stated(full, value, total), total
-            if missed > _MISSED * target.accuracy * abs(value) and seen.may_deepen(left):
+            # As many probes as now could be followed twice as deep.
+            may_deepen = 2 * seen.depth <= min(_DEEPEST, seen.free) and 2 * seen.price * seen.probes <= left
+            if missed > _MISSED * target.accuracy * abs(value) and may_deepen:
                 seen.start_over(2 * seen.depth)
             else:
                 grown = target.next_count(seen.probes, value, total, counted.block)
                 wanted = min(grown, seen.probes + left // seen.price)
 
 
-@dataclass(frozen=True)
-class _Moments:
-    """tr B and tr B² with the covariance of their errors."""
-
-    values: Array
-    covariance: Array
-
-
 def _estimate(
-    seen: _Seen, function: RankFunction, moments: _Moments | None
+    seen: _Seen, function: RankFunction, moments: tuple[Array, Array] | None
 ) -> tuple[Measure, float, float, float]:
     """The calibrated measure, the value, its standard error, and what more depth may change.
 
@@ -110,13 +104,17 @@ def _estimate(
     everyone = np.arange(seen.probes)
     own = np.array([seen.moments(seen.measure(np.array([probe]), seen.depth)) for probe in everyone])
     trust, known, spread = np.zeros((2, 2)), own.mean(0), np.zeros((2, 2))
-    understated = _understated(seen, own)
+    # The spread of tr B over normal probes on a sphere is 2 (tr B² - (tr B)² / dimensions) outside the modes. By what
+    # factor that of a few is less: of few probes, those with a low mean also spread less.
+    first, second = seen.outside_moments(seen.measure(everyone, seen.depth))
+    expected, found = 2 * (second - first**2 / seen.free), float(own[:, 0].var(ddof=1))
+    understated = min(math.sqrt(max(expected / found, 1.0)), _MOST_UNDERSTATED) if found else 1.0
     if moments is not None:
+        known, covariance = moments
         own_variance = understated**2 * own.var(0, ddof=1) / len(own)
-        tested_variance = np.diagonal(moments.covariance)
-        both = own_variance + tested_variance
+        both = own_variance + np.diagonal(covariance)
         trust = np.diag(np.divide(own_variance, both, out=np.zeros(2), where=both > 0))
-        known, spread = moments.values, trust @ moments.covariance @ trust.T
+        spread = trust @ covariance @ trust.T
 
     def calibrated(use: NDArray[np.intp], depth: int) -> Measure:
         seen_here = own[use].mean(0)
@@ -134,16 +132,6 @@ def _estimate(
     return full, value, error, _PART_OF_DEPTH * float(np.abs(changes).max())
 
 
-def _understated(seen: _Seen, own: Array) -> float:
-    """By what factor the spread of a few tr B, one per probe, is less than that of normal probes on a sphere.
-
-    This is 2 (tr B² - (tr B)² / dimensions) outside the modes: of few probes, those with a low mean also spread less.
-    """
-    first, second = seen.outside_moments(seen.measure(np.arange(seen.probes), seen.depth))
-    expected, found = 2 * (second - first**2 / seen.free), float(own[:, 0].var(ddof=1))
-    return min(math.sqrt(max(expected / found, 1.0)), _MOST_UNDERSTATED) if found else 1.0
-
-
 def _slopes(seen: _Seen, function: RankFunction, measure: Measure) -> Array:
     """How the function of a calibrated measure changes with the moments."""
     here, outside = np.array(seen.moments(measure)), seen.outside_moments(measure)
@@ -157,8 +145,13 @@ def _slopes(seen: _Seen, function: RankFunction, measure: Measure) -> Array:
     return found
 
 
-def _tested(counted: Counted, seen: _Seen, function: RankFunction, target: Target, seed: Seed) -> _Moments:
-    """Moments as good as the function needs them, by its slopes in them at what the probes have seen."""
+def _tested(
+    counted: Counted, seen: _Seen, function: RankFunction, target: Target, seed: Seed
+) -> tuple[Array, Array]:
+    """tr B and tr B² with the covariance of their errors, as good as the function needs them.
+
+    That is said by its slopes in them at what the probes have seen.
+    """
     measure = seen.measure(np.arange(seen.probes), seen.depth)
     value, slopes, here = function.smooth(measure), _slopes(seen, function, measure), seen.moments(measure)
 
@@ -174,7 +167,7 @@ def _tested(counted: Counted, seen: _Seen, function: RankFunction, target: Targe
     )
     spreads = np.maximum(tests.std(1), 1e-300)
     correlation = np.cov(tests / spreads[:, None], bias=True)
-    return _Moments(tests.mean(1), correlation * np.outer(errors, errors))
+    return tests.mean(1), correlation * np.outer(errors, errors)
 
 
 class _Seen:
@@ -187,7 +180,17 @@ class _Seen:
         self.base = squared(counted) if self._root else counted
         self.factor = 2 if self._root else 1  # products of A in one of B
         self._source = Source(operator, probe_seed)
-        self._find_modes(Source(operator, krylov_seed), products // (4 * self.factor))
+        draw = Source(operator, krylov_seed).normals
+        capacity = max(_WIDTH, min(_KRYLOV, products // (4 * self.factor), self.base.size // 2))
+        start = draw(min(_WIDTH, self.base.size))
+        space = BlockKrylov(self.base.apply, start, capacity, draw=draw, keeps_images=True)
+        while space.has_room:
+            space.extend()
+        values, coordinates, _ = space.ritz(by_magnitude=True)
+        vectors, residuals = space.modes(values, coordinates)
+        resolved = (residuals <= _RESOLVED * values.abs()).int().cumprod(0).bool()
+        self._modes = vectors[resolved.to(vectors.device)]
+        self._mode_values, self._mode_residuals = values[resolved].numpy(), residuals[resolved].numpy()
         affordable = (products - counted.products) // (2 * _FIRST_PROBES * self.factor)
         self.start_over(min(max(min(_DEPTH, affordable), _LEAST_DEPTH), self.free))
 
@@ -207,18 +210,6 @@ class _Seen:
         """Dimensions outside the modes."""
         return self.base.size - len(self._modes)
 
-    def _find_modes(self, source: Source, most: int) -> None:
-        capacity = max(_WIDTH, min(_KRYLOV, most, self.base.size // 2))
-        start = source.normals(min(_WIDTH, self.base.size))
-        space = BlockKrylov(self.base.apply, start, capacity, draw=source.normals, keeps_images=True)
-        while space.has_room:
-            space.extend()
-        values, coordinates, _ = space.ritz(by_magnitude=True)
-        vectors, residuals = space.modes(values, coordinates)
-        resolved = (residuals <= _RESOLVED * values.abs()).int().cumprod(0).bool()
-        self._modes = vectors[resolved.to(vectors.device)]
-        self._mode_values, self._mode_residuals = values[resolved].numpy(), residuals[resolved].numpy()
-
     def grow_to(self, count: int) -> None:
         """Follow more probes to depth."""
         while self.probes < count:
@@ -226,10 +217,6 @@ class _Seen:
             self._followed.append(
                 lanczos(lambda rows: self._outside(self.base.apply(rows)), self._outside(probes), self.depth)
             )
-
-    def may_deepen(self, left: int) -> bool:
-        """Whether as many probes as now could be followed twice as deep."""
-        return 2 * self.depth <= min(_DEEPEST, self.free) and 2 * self.price * self.probes <= left
 
     def _outside(self, rows: Tensor) -> Tensor:
         return rows - combine(gram(rows, self._modes), self._modes)
@@ -290,11 +277,11 @@ class RankFunction(Protocol):
 
     def stated(self, measure: Measure, value: float, error: float) -> tuple[float, float]:
         """What to say, with its error, where ``value`` with ``error`` was found for the smooth form."""
-        ...
+        return value, error
 
 
 @dataclass(frozen=True)
-class Participation:
+class Participation(RankFunction):
     """(sum s)² / sum s²."""
 
     def smooth(self, measure: Measure) -> float:
@@ -302,13 +289,9 @@ class Participation:
         second = measure.total(2)
         return measure.total(1) ** 2 / second if second else 0.0
 
-    def stated(self, measure: Measure, value: float, error: float) -> tuple[float, float]:
-        """The same."""
-        return value, error
-
 
 @dataclass(frozen=True)
-class Entropy:
+class Entropy(RankFunction):
     """exp(- sum p log p) with p = s / sum s."""
 
     def smooth(self, measure: Measure) -> float:
@@ -321,13 +304,9 @@ class Entropy:
         entropy = -float((measure.counts * shares * logs).sum())
         return math.exp(min(entropy, math.log(max(measure.total(0), 1.0))))
 
-    def stated(self, measure: Measure, value: float, error: float) -> tuple[float, float]:
-        """The same."""
-        return value, error
-
 
 @dataclass(frozen=True)
-class Share:
+class Share(RankFunction):
     """How many of the largest values hold a share of their sum."""
 
     share: float

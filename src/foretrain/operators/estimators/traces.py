@@ -16,7 +16,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import torch
-from torch import Tensor
 
 from foretrain.operators.estimators.estimate import (
     Estimate,
@@ -94,8 +93,13 @@ def _automatic(op: Operator, products: int | None, target: Target, seed: Seed) -
     if is_affordable([smaller], products):
         return _by_unit_vectors(Counted(smaller), seed)
     try:
-        found = (_xnystrace if op.positive else _unstructured)(counted, target, seed)
-        return found.times(counted.unit)
+        if op.positive:
+            return _xnystrace(counted, target, seed).times(counted.unit)
+        # Hutchinson's estimator, with probes on the sphere, or xtrace on top of it.
+        sketch, source = RangeSketch(counted), Source(op, seed)
+        value, error, tested = plain_or_tested(sketch, source, target, RangeSketch.forms, RangeSketch.trace)
+        method = "xtrace" if tested else "hutchinson"
+        return Estimate(value, error, counted.products, seed, method).times(counted.unit)
     except ExactIsCheaperError:
         return _by_unit_vectors(counted, seed)
 
@@ -134,7 +138,11 @@ def _hutch_plus_plus(counted: Counted, target: Target, seed: Seed) -> Estimate:
         basis, images = torch.cat([basis, fresh]), torch.cat([images, counted.apply(fresh)])
         drawn = source.signs(more)
         tests, test_images = torch.cat([tests, drawn]), torch.cat([test_images, counted.apply(drawn)])
-        outside, error = mean_and_error(_forms_outside(basis, images, tests, test_images))
+        # g (1 - QQ) A (1 - QQ) g of every test, from products that are known: tests outlive a growing basis.
+        inside = gram(tests, basis)
+        forms = dots(tests, test_images) - (inside * (gram(tests, images) + gram(test_images, basis))).sum(1)
+        forms += torch.einsum("ta,ab,tb->t", inside, gram(basis, images), inside)
+        outside, error = mean_and_error(forms.cpu())
         return float(dots(basis, images).sum()) + outside, error
 
     most = min(max(1, target.products // 3), counted.size)
@@ -142,25 +150,11 @@ def _hutch_plus_plus(counted: Counted, target: Target, seed: Seed) -> Estimate:
     return Estimate(*found, counted.products, seed, "hutch++")
 
 
-def _forms_outside(basis: Tensor, images: Tensor, tests: Tensor, test_images: Tensor) -> Tensor:
-    """g (1 - QQ) A (1 - QQ) g of every test, from products that are known: tests outlive a growing basis."""
-    inside = gram(tests, basis)
-    forms = dots(tests, test_images) - (inside * (gram(tests, images) + gram(test_images, basis))).sum(1)
-    return (forms + torch.einsum("ta,ab,tb->t", inside, gram(basis, images), inside)).cpu()
-
-
 def _xtrace(counted: Counted, target: Target, seed: Seed) -> Estimate:
     """Every probe tests outside the range of the products with all others (Epperly, Tropp & Webber 2024)."""
     sketch, source = RangeSketch(counted), Source(counted.operator, seed)
     value, error = grow_tested(sketch, source, target, RangeSketch.trace)
     return Estimate(value, error, counted.products, seed, "xtrace")
-
-
-def _unstructured(counted: Counted, target: Target, seed: Seed) -> Estimate:
-    """Hutchinson's estimator, with probes on the sphere, or xtrace on top of it."""
-    sketch, source = RangeSketch(counted), Source(counted.operator, seed)
-    value, error, tested = plain_or_tested(sketch, source, target, RangeSketch.forms, RangeSketch.trace)
-    return Estimate(value, error, counted.products, seed, "xtrace" if tested else "hutchinson")
 
 
 def _xnystrace(counted: Counted, target: Target, seed: Seed) -> Estimate:

@@ -121,19 +121,15 @@ def layout(state: StateName, model: nn.Module, shapes: Sequence[torch.Size], axi
         front = [("call", calls)] if calls > 1 else []
         return Layout(shape, calls, None, Space(*front, *named))
     rest = shape[:axis] + shape[axis + 1 :]
-    names = _names_of_axes(model, rest)
+    names = axes_of_sample(len(rest))
+    # As many rows as a convolution along one axis has channels are such channels.
+    lines = [part for part in model.modules() if isinstance(part, nn.Conv1d | nn.ConvTranspose1d)]
+    if len(rest) == 2 and any(rest[0] == part.out_channels for part in lines):
+        names = "channel", "position"
     front = [("batch", shape[axis])]
     if calls > 1:
         front.append(("call" if "time" in names else "time", calls))
     return Layout(shape, calls, axis, Space(*front, *zip(names, rest)))
-
-
-def _names_of_axes(model: nn.Module, shape: Sequence[int]) -> tuple[str, ...]:
-    """Of a sample's state: as many rows as a convolution along one axis has channels are such channels."""
-    lines = [part for part in model.modules() if isinstance(part, nn.Conv1d | nn.ConvTranspose1d)]
-    if len(shape) == 2 and any(shape[0] == part.out_channels for part in lines):
-        return "channel", "position"
-    return axes_of_sample(len(shape))
 
 
 def axes_of_sample(count: int) -> tuple[str, ...]:

@@ -63,7 +63,17 @@ class ImplicitDynamics(Dynamics):
             refuse_random(self._linear.residual + self.values, equations(at, x).flatten() + self.values)
         self.space = Space(("batch", len(at)), *zip(axes_of_sample(at.ndim - 1), at.shape[1:]))
         self._inverse = inverse(self._linear, solver)
-        self._refuse_unsolved(_NEAR.get(at.dtype, _NEAR_HALF) if tolerance is None else tolerance)
+        # A Newton step from a solution is nothing beside the solution; a second vector shows that P exists.
+        step = self.propagate(torch.stack([self._linear.residual, fixed_normal(self.values)]))[0]
+        length = torch.linalg.vector_norm(self.values).clamp_min(torch.finfo(self.dtype).tiny)
+        distance = float(torch.linalg.vector_norm(step) / length)
+        if not distance <= (_NEAR.get(at.dtype, _NEAR_HALF) if tolerance is None else tolerance):
+            residual = float(self._linear.residual.abs().max())
+            raise InputError(
+                f"the state does not solve the constraint (largest residual {residual:.2g}, a Newton step would move "
+                f"it by {distance:.2g} of its length): find it with foretrain.empirical.global_ntk.solve, run its "
+                "own iteration longer, or pass a larger `tolerance=`."
+            )
         if not self.tape.leaves:
             raise InputError("the constraint does not depend on any parameter that counts: choose others.")
 
@@ -130,16 +140,3 @@ class ImplicitDynamics(Dynamics):
     @cached_property
     def _sites(self) -> Sequence[Site]:
         return find_sites(self)
-
-    def _refuse_unsolved(self, tolerance: float) -> None:
-        """A Newton step from a solution is nothing beside the solution; a second vector shows that P exists."""
-        step = self.propagate(torch.stack([self._linear.residual, fixed_normal(self.values)]))[0]
-        length = torch.linalg.vector_norm(self.values).clamp_min(torch.finfo(self.dtype).tiny)
-        distance = float(torch.linalg.vector_norm(step) / length)
-        if not distance <= tolerance:
-            residual = float(self._linear.residual.abs().max())
-            raise InputError(
-                f"the state does not solve the constraint (largest residual {residual:.2g}, a Newton step would move "
-                f"it by {distance:.2g} of its length): find it with foretrain.empirical.global_ntk.solve, run its "
-                "own iteration longer, or pass a larger `tolerance=`."
-            )

@@ -63,8 +63,15 @@ class Factored(Inverse):
     """LU factors of the Jacobian of every system."""
 
     def __init__(self, linear: LinearisedConstraint, systems: int) -> None:
-        self._systems = systems
-        jacobian = _jacobian(linear, systems)
+        self._systems, unknowns = systems, linear.end.numel() // systems
+        jacobian = linear.residual.new_empty(systems, unknowns, unknowns)
+        for start in track(range(0, unknowns, _ROWS_TOGETHER), "rows of the Jacobian"):
+            rows = range(start, min(start + _ROWS_TOGETHER, unknowns))
+            units = jacobian.new_zeros(len(rows), systems, unknowns)
+            for number, row in enumerate(rows):  # row j of all systems by one backward pass
+                units[number, :, row] = 1
+            pulled = linear.jacobian_adjoint(units.flatten(1)).view(len(rows), systems, unknowns)
+            jacobian[:, start : start + len(rows)] = pulled.transpose(0, 1)
         factors, pivots, failed = torch.linalg.lu_factor_ex(jacobian)
         self._factors, self._pivots = factors, pivots
         self.condition = self._condition(jacobian, bool(failed.any()))
@@ -99,21 +106,6 @@ class Factored(Inverse):
         """The sizes and the condition number."""
         systems, unknowns, _ = self._factors.shape
         return f"LU factors of {systems} x ({unknowns}, {unknowns}), condition number {self.condition:.2g}"
-
-
-def _jacobian(linear: LinearisedConstraint, systems: int) -> Tensor:
-    """D_h F, (systems, n, n): row j of all systems by one backward pass."""
-    size = linear.end.numel()
-    unknowns = size // systems
-    found = linear.residual.new_empty(systems, unknowns, unknowns)
-    for start in track(range(0, unknowns, _ROWS_TOGETHER), "rows of the Jacobian"):
-        rows = range(start, min(start + _ROWS_TOGETHER, unknowns))
-        units = found.new_zeros(len(rows), systems, unknowns)
-        for number, row in enumerate(rows):
-            units[number, :, row] = 1
-        pulled = linear.jacobian_adjoint(units.flatten(1)).view(len(rows), systems, unknowns)
-        found[:, start : start + len(rows)] = pulled.transpose(0, 1)
-    return found
 
 
 class Krylov(Inverse):

@@ -208,7 +208,9 @@ class RecurrentDynamics(Dynamics):
                 lower = [
                     (i, other) for i, other in enumerate(self.layers) if other.number == layer.number - 1
                 ]
-                inputs = layer.in_order(layer.back_to_inputs(found[number]))
+                given = layer.sweeps.weights.given
+                terms = [found[number][..., slots] @ given[gates] for gates, slots in layer.input_columns]
+                inputs = layer.in_order(sum(terms[1:], terms[0]))
                 for part, (i, other) in zip(torch.split(inputs, self.units, -1), lower):
                     blocks[i][0] += other.in_order(part)
         return [found[number] for number in range(len(self.layers))]

@@ -122,14 +122,6 @@ class Layer:
                     below.flatten(0, 1).transpose(0, 1), self.sweeps.weights.given[gates].t()
                 )
 
-    def back_to_inputs(self, sensitivities: Tensor) -> Tensor:
-        """Sensitivities at the layer's inputs."""
-        parts = [
-            sensitivities[..., slots] @ self.sweeps.weights.given[gates]
-            for gates, slots in self.input_columns
-        ]
-        return sum(parts[1:], parts[0])
-
 
 def add_gradient(found: Values, name: str, part: Tensor) -> None:
     """A parameter that is used twice has the sum of both."""
