@@ -53,7 +53,23 @@ def layer_scales(model: nn.Module, direction: Any = None) -> LayerScales:
     >>> layer_scales(network).norm.shape
     (2,)
     """
-    names, matrices = _chain(model)
+    named = [
+        (name or "linear", module) for name, module in model.named_modules() if isinstance(module, nn.Linear)
+    ]
+    if len(named) < 2:
+        raise NotSupportedError(
+            f"{type(model).__name__} has {len(named)} linear layers: scales are for networks with two or more."
+        )
+    names = [name for name, _ in named]
+    matrices = [module.weight.detach().double() for _, module in named]
+    for before, name, earlier, matrix in zip(names, names[1:], matrices, matrices[1:]):
+        if matrix.shape[1] != len(earlier):
+            raise NotSupportedError(
+                f"{name} takes {matrix.shape[1]} inputs, but {before} before it has {len(earlier)} outputs: "
+                "scales are for networks whose linear layers follow one another."
+            )
+    if not all(bool(torch.isfinite(matrix).all()) for matrix in matrices):
+        raise InputError("the network has weights that are nan or infinite: initialise it again.")
     widths = {len(matrix) for matrix in matrices[:-1]}
     if len(widths) > 1:
         told = ", ".join(map(str, sorted(widths)))
@@ -65,29 +81,8 @@ def layer_scales(model: nn.Module, direction: Any = None) -> LayerScales:
     norms = np.array([float(torch.linalg.norm(matrix)) for matrix in matrices])
     spectral = np.array([float(torch.linalg.matrix_norm(matrix, 2)) for matrix in matrices])
     first = np.array([1 / root] + [1.0] * (len(matrices) - 1))
-    signal = _signal(matrices, direction)
-    return LayerScales(tuple(names), width, first * norms, first * spectral, first * signal)
-
-
-def _chain(model: nn.Module) -> tuple[list[str], list[Tensor]]:
-    """The weights of all linear layers, which must fit one after the other."""
-    found = [
-        (name or "linear", module) for name, module in model.named_modules() if isinstance(module, nn.Linear)
-    ]
-    if len(found) < 2:
-        raise NotSupportedError(
-            f"{type(model).__name__} has {len(found)} linear layers: scales are for networks with two or more."
-        )
-    matrices = [module.weight.detach().double() for _, module in found]
-    for (before, _), (name, _), earlier, matrix in zip(found, found[1:], matrices, matrices[1:]):
-        if matrix.shape[1] != len(earlier):
-            raise NotSupportedError(
-                f"{name} takes {matrix.shape[1]} inputs, but {before} before it has {len(earlier)} outputs: "
-                "scales are for networks whose linear layers follow one another."
-            )
-    if not all(bool(torch.isfinite(matrix).all()) for matrix in matrices):
-        raise InputError("the network has weights that are nan or infinite: initialise it again.")
-    return [name for name, _ in found], matrices
+    signal = first * _signal(matrices, direction)
+    return LayerScales(tuple(names), width, first * norms, first * spectral, signal)
 
 
 def _signal(matrices: list[Tensor], direction: Any) -> Array:

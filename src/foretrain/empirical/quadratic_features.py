@@ -223,7 +223,14 @@ class NetworkPoints:
         for u, size, v in track(list(zip(left.T, sizes, right, strict=True)), "Hessian products"):
             if size <= _NEGLIGIBLE * sizes[0]:
                 continue
-            product = self._hessian_product(size * u, self.direction(v))
+            # Σ_α c_α d²z_α/dθdθ along one mode.
+            vector = torch.as_tensor(size * u).reshape(self.batch.count, self.wires).to(self._like)
+            along = self.direction(v)
+            with differentiable_often(), torch.enable_grad():
+                summed = (self.linear.rows(self.batch) * vector).sum()
+                steps = {name: value[None] for name, value in along.items()}
+                found = curvature_along(summed, self.linear.parameters, steps)
+            product = {name: value[0].detach() for name, value in found.items()}
             total = {name: total[name] + value if total else value for name, value in product.items()}
         self._drifts[:] = [(weights, total)]
         return total
@@ -243,15 +250,6 @@ class NetworkPoints:
     def _second(self, first: Values, second: Values) -> Array:
         """D² z[v, w] of every row."""
         return _numpy(self._second_way(self.linear, self.batch, first, second)).reshape(-1)
-
-    def _hessian_product(self, weights: Array, along: Values) -> Values:
-        """Σ_α c_α d²z_α/dθdθ v."""
-        vector = torch.as_tensor(weights).reshape(self.batch.count, self.wires).to(self._like)
-        with differentiable_often(), torch.enable_grad():
-            total = (self.linear.rows(self.batch) * vector).sum()
-            steps = {name: value[None] for name, value in along.items()}
-            found = curvature_along(total, self.linear.parameters, steps)
-        return {name: value[0].detach() for name, value in found.items()}
 
 
 def _numpy(values: Tensor) -> Array:

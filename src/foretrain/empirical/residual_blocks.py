@@ -29,8 +29,6 @@ from foretrain.support.seeds import Seed, integer, spawn
 
 Factory = Callable[[], nn.Module]
 
-_RESETS = ("reset_parameters", "_reset_parameters")  # torch's attention spells it with an underscore
-
 
 @dataclass(frozen=True, repr=False)
 class BlockTuning(Result):
@@ -218,7 +216,8 @@ def _drawn(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 
 def _reset_of(part: nn.Module) -> Callable[[], object] | None:
-    for name in _RESETS:
+    # torch's attention spells it with an underscore.
+    for name in ("reset_parameters", "_reset_parameters"):
         reset = getattr(part, name, None)
         if callable(reset):
             return reset  # type: ignore[no-any-return]

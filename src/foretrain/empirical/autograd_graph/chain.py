@@ -6,8 +6,7 @@ unit, or the model is refused. A chain keeps all that the inputs make in it, and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,7 +33,18 @@ _ELSEWHERE = "the tangent kernel of any model is foretrain.ntk(model, x)"
 def find_chain(model: nn.Module, x: Tensor | NDArray[np.floating]) -> Chain:
     """Run the model on x, recognise the chain and keep its fields; what is no chain is refused by name."""
     check_chain_model(model)
-    return record_run(model, _check_inputs(model, x)).chain()
+    if not isinstance(x, Tensor | np.ndarray):
+        raise InputError(f"`x` is {type(x).__name__}: give a tensor of inputs, first axis the batch.")
+    given = torch.as_tensor(x)
+    if given.ndim < 2 or len(given) == 0 or given.is_complex():
+        raise InputError(f"x has shape {tuple(given.shape)} and type {given.dtype}: give (inputs, features).")
+    like = next((p for p in model.parameters() if p.is_floating_point()), None)
+    if like is None:
+        raise NotSupportedError("the model has no parameters: a chain has at least one nn.Linear.")
+    signal = given.detach().to(device=like.device, dtype=like.dtype)
+    if not torch.isfinite(signal).all():
+        raise InputError("x has values that are not finite: clean the inputs first.")
+    return record_run(model, signal).chain()
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +60,7 @@ class Run:
     def chain(self, to_the_end: bool = True) -> Chain:
         """The chain of the layers, with their fields; without the end, what follows the last layer does not count."""
         calls, inputs = self.calls, len(self.x)
-        layers = tuple(_layer(call) for call in calls)
+        layers = tuple(Layer.of(call) for call in calls)
         _check_calls(calls, layers, inputs)
         ends = [*(call.signal for call in calls[1:]), *([self.output] if to_the_end else [])]
         found = []
@@ -104,18 +114,6 @@ def _output(model: nn.Module, x: Tensor) -> Tensor:
     if not torch.isfinite(output).all():
         raise InputError("the model returned values that are not finite: check the inputs and the weights.")
     return output
-
-
-def _layer(call: LinearCall) -> Layer:
-    weight, bias = call.module.weight, call.module.bias
-    return Layer(
-        name=call.name,
-        module=call.module,
-        weight=weight.detach().clone(),
-        bias=None if bias is None else bias.detach().clone(),
-        trains_weight=weight.requires_grad,
-        trains_bias=bias is not None and bias.requires_grad,
-    )
 
 
 def _slope(call: LinearCall, end: Tensor, after: str | None, earlier: Sequence[Tensor]) -> Tensor:
@@ -206,21 +204,6 @@ def check_chain_model(model: nn.Module) -> None:
             owners[id(parameter)] = place
 
 
-def _check_inputs(model: nn.Module, x: Tensor | NDArray[np.floating]) -> Tensor:
-    if not isinstance(x, Tensor | np.ndarray):
-        raise InputError(f"`x` is {type(x).__name__}: give a tensor of inputs, first axis the batch.")
-    given = torch.as_tensor(x)
-    if given.ndim < 2 or len(given) == 0 or given.is_complex():
-        raise InputError(f"x has shape {tuple(given.shape)} and type {given.dtype}: give (inputs, features).")
-    like = next((p for p in model.parameters() if p.is_floating_point()), None)
-    if like is None:
-        raise NotSupportedError("the model has no parameters: a chain has at least one nn.Linear.")
-    signal = given.detach().to(device=like.device, dtype=like.dtype)
-    if not torch.isfinite(signal).all():
-        raise InputError("x has values that are not finite: clean the inputs first.")
-    return signal
-
-
 def _same(first: Tensor, second: Tensor) -> bool:
     tolerance = 1e3 * torch.finfo(first.dtype).eps
     return bool((first - second).abs().max() <= tolerance * max(1e-30, float(second.abs().max())))
@@ -236,6 +219,14 @@ class Layer:
     bias: Tensor | None
     trains_weight: bool
     trains_bias: bool
+
+    @classmethod
+    def of(cls, call: LinearCall) -> Layer:
+        """The layer of a call, as it is now."""
+        weight, bias = call.module.weight, call.module.bias
+        copies = weight.detach().clone(), None if bias is None else bias.detach().clone()
+        trains_bias = bias is not None and bias.requires_grad
+        return cls(call.name, call.module, *copies, weight.requires_grad, trains_bias)
 
     def __call__(self, u: Tensor) -> Tensor:
         """W u + c for every row u."""
@@ -305,17 +296,32 @@ class Chain:
 
     def activate(self, number: int, v: Tensor) -> Tensor:
         """sigma_l(v) by the model's own code, for v of shape (M, n_l); differentiable."""
-        answers: dict[nn.Module, Callable[..., Tensor]] = {
-            layer.module: _constant(known) for layer, known in zip(self.layers, self.preactivations)
-        }
-        answers[self.layer(number).module] = _constant(v)
+
+        def constant(value: Tensor) -> Callable[..., Tensor]:
+            # A copy, because activations that work in place would overwrite the value.
+            return lambda *args, **kwargs: value.clone()
+
+        def stop(*args: Any, **kwargs: Any) -> Tensor:
+            raise _Reached(args[0] if args else kwargs["input"])
+
+        # Layers answer with what is known instead of their own forward pass.
+        answers = {layer.module: constant(known) for layer, known in zip(self.layers, self.preactivations)}
+        answers[self.layer(number).module] = constant(v)
         if number < self.depth:
-            answers[self.layer(number + 1).module] = _stop
+            answers[self.layer(number + 1).module] = stop
+        before = {module: vars(module).get("forward") for module in answers}
         try:
-            with _answering(answers):
-                found = self.model(self.x.clone())
+            for module, answer in answers.items():
+                vars(module)["forward"] = answer
+            found = self.model(self.x.clone())
         except _Reached as reached:
             found = reached.signal
+        finally:
+            for module, own in before.items():
+                if own is None:
+                    del vars(module)["forward"]
+                else:
+                    vars(module)["forward"] = own
         return found.reshape(v.shape)  # type: ignore[no-any-return]
 
     def derivative(self, number: int, v: Tensor) -> tuple[Tensor, Tensor]:
@@ -355,28 +361,3 @@ class Chain:
                     f"the parameters of {layer.name} have changed since these fields were computed: "
                     "call fields(model, x) again."
                 )
-
-
-def _constant(value: Tensor) -> Callable[..., Tensor]:
-    # A copy, because activations that work in place would overwrite the value.
-    return lambda *args, **kwargs: value.clone()
-
-
-def _stop(*args: Any, **kwargs: Any) -> Tensor:
-    raise _Reached(args[0] if args else kwargs["input"])
-
-
-@contextmanager
-def _answering(answers: Mapping[nn.Module, Callable[..., Tensor]]) -> Iterator[None]:
-    """Let modules answer with given functions instead of their own forward pass."""
-    before = {module: vars(module).get("forward") for module in answers}
-    for module, answer in answers.items():
-        vars(module)["forward"] = answer
-    try:
-        yield
-    finally:
-        for module, own in before.items():
-            if own is None:
-                del vars(module)["forward"]
-            else:
-                vars(module)["forward"] = own

@@ -360,34 +360,25 @@ def per_sample_sum(tape: Tape, use: Use, shape: Sequence[int], samples: int, gra
     full = _READERS[name, use.position](tape, use.node, gradient)
     if full.shape != gradient.shape:
         raise UnreadableError("its factor changes the shape of the result")
-    if name == "RepeatBackward0":
-        return _summed_over_copies(full, use.axis, shape, samples)
+    if name == "RepeatBackward0":  # copies along every axis of D, one of which is that of the samples
+        own = (1,) * (full.ndim - len(shape)) + tuple(shape)
+        sizes = [size for total, length in zip(full.shape, own) for size in (total // length, length)]
+        kept = tuple(size for length in own for size in (1, length))
+        return _summed_around_samples(full.reshape(sizes), use.axis, kept, samples)
+    # Sum over all entries of a sample that meet the same entry of D, which is aligned with the last axes.
     aligned = tuple(shape)
     if name in _ALONG_CHANNELS:
         aligned = (shape[0],) + (1,) * (gradient.ndim - 2)
-    return _summed(full, use.axis, aligned, samples)
-
-
-def _summed(full: Tensor, axis: SampleAxis, shape: tuple[int, ...], samples: int) -> Tensor:
-    """Sum over all entries of a sample that meet the same entry of D, which is aligned with the last axes."""
-    while shape and shape[0] == 1:
-        shape = shape[1:]
-    trailing = full.shape[full.ndim - len(shape) :]
+    while aligned and aligned[0] == 1:
+        aligned = aligned[1:]
+    trailing = full.shape[full.ndim - len(aligned) :]
     length = prod(trailing)
-    if axis.after % max(length, 1) == 0:
-        split = full.reshape(axis.before, samples, axis.after // length, *trailing)
+    if use.axis.after % max(length, 1) == 0:
+        split = full.reshape(use.axis.before, samples, use.axis.after // length, *trailing)
         summed = split.sum((0, 2))
-        spread = [i + 1 for i, (size, own) in enumerate(zip(trailing, shape)) if own == 1 and size > 1]
+        spread = [i + 1 for i, (size, mine) in enumerate(zip(trailing, aligned)) if mine == 1 and size > 1]
         return (summed.sum(spread) if spread else summed).reshape(samples, -1)
-    return _summed_around_samples(full, axis, shape, samples)
-
-
-def _summed_over_copies(full: Tensor, axis: SampleAxis, shape: Sequence[int], samples: int) -> Tensor:
-    """Copies along every axis of D, one of which is that of the samples."""
-    own = (1,) * (full.ndim - len(shape)) + tuple(shape)
-    sizes = [size for total, length in zip(full.shape, own) for size in (total // length, length)]
-    kept = tuple(size for length in own for size in (1, length))
-    return _summed_around_samples(full.reshape(sizes), axis, kept, samples)
+    return _summed_around_samples(full, use.axis, aligned, samples)
 
 
 def _summed_around_samples(full: Tensor, axis: SampleAxis, shape: tuple[int, ...], samples: int) -> Tensor:

@@ -108,12 +108,22 @@ def analyse(tape: Tape, parameters: Mapping[str, Tensor], probe: Probe) -> Struc
                 del climbs[name]
     sources: dict[Any, Source] = {}
     members: dict[str, list[Any]] = {}
-    for name, climb in climbs.items():
-        members[name] = _sources_of(name, tape, climb.uses, sources)
     silent: dict[Edge, set[str]] = {}
     for name, climb in climbs.items():
+        # Sources that come about by the same rearrangement of the same parameter are one.
+        keys: dict[Any, None] = {}
+        for path, use in climb.uses:
+            key = (name, path.steps) if path.scale is not None else path.edge
+            keys[key] = None
+            if key not in sources:
+                sources[key] = Source([], tape.shape_at(path.edge), path.scale, path.steps)
+            sources[key].edges.append(path.edge)
+            sources[key].uses.append(use)
+        members[name] = list(keys)
         for edge in climb.silent:
             silent.setdefault(edge, set()).add(name)
+    for source in sources.values():
+        source.edges, source.uses = list(dict.fromkeys(source.edges)), list(dict.fromkeys(source.uses))
     blocks = _blocks({name: keys for name, keys in members.items() if keys}, sources)
     active = sum(o.before * o.after for o in probe.owners.values() if isinstance(o, SampleAxis))
     return Structure(
@@ -126,30 +136,6 @@ def analyse(tape: Tape, parameters: Mapping[str, Tensor], probe: Probe) -> Struc
         active=float(active),
         bias_of=_biases(tape, blocks),
     )
-
-
-def _sources_of(
-    name: str,
-    tape: Tape,
-    uses: Sequence[tuple[_Path, Use]],
-    sources: dict[Any, Source],
-) -> list[Any]:
-    """Keys of the sources of one parameter; uses are added to them.
-
-    Sources that come about by the same rearrangement of the same parameter are one.
-    """
-    found: dict[Any, list[tuple[_Path, Use]]] = {}
-    for path, use in uses:
-        key = (name, path.steps) if path.scale is not None else path.edge
-        found.setdefault(key, []).append((path, use))
-    for key, its in found.items():
-        first = its[0][0]
-        if key not in sources:
-            sources[key] = Source([], tape.shape_at(first.edge), first.scale, first.steps)
-        source = sources[key]
-        source.edges = list(dict.fromkeys([*source.edges, *(path.edge for path, _ in its)]))
-        source.uses = list(dict.fromkeys([*source.uses, *(use for _, use in its)]))
-    return list(found)
 
 
 class _Climb:

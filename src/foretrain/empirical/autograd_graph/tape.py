@@ -77,21 +77,16 @@ def owners(pairs: Sequence[tuple[Tensor | None, Tensor | None]], samples: int) -
         if len(numbers) >= _FEW:
             both = zip(*(pairs[number] for number in numbers))
             plain, weighted = (torch.stack(tensors).detach() for tensors in both)
-            for number, axis in zip(numbers, _clear_first_axes(plain, weighted, samples)):
-                found[number] = axis
+            entries = plain[0].numel()
+            if entries == 0 or entries % samples:
+                continue
+            # Samples come first where it is plain to see: gradients scale exactly, and most are not zero.
+            first, second = (values.reshape(len(plain), samples, -1) for values in (plain, weighted))
+            exact = (first * weights(samples, first)[:, None] == second).flatten(1).all(1)
+            filled = torch.count_nonzero(first.flatten(1), dim=1) > 0.5 * entries
+            for number, clear in zip(numbers, (exact & filled).tolist()):
+                found[number] = SampleAxis(1, entries // samples) if clear else None
     return [known or owner(*pair, samples) for known, pair in zip(found, pairs)]
-
-
-def _clear_first_axes(plain: Tensor, weighted: Tensor, samples: int) -> list[Owner | None]:
-    """For stacked tensors of one shape: that samples come first where it is plain to see, else None."""
-    entries = plain[0].numel()
-    if entries == 0 or entries % samples:
-        return [None] * len(plain)
-    first, second = (values.reshape(len(plain), samples, -1) for values in (plain, weighted))
-    exact = (first * weights(samples, first)[:, None] == second).flatten(1).all(1)
-    filled = torch.count_nonzero(first.flatten(1), dim=1) > 0.5 * entries
-    axis = SampleAxis(1, entries // samples)
-    return [axis if clear else None for clear in (exact & filled).tolist()]
 
 
 def owner(plain: Tensor | None, weighted: Tensor | None, samples: int) -> Owner:
@@ -107,7 +102,13 @@ def owner(plain: Tensor | None, weighted: Tensor | None, samples: int) -> Owner:
     if len(first) % samples == 0:  # the common case: samples come first, and their gradients scale exactly
         rows = first.view(samples, -1) * weights(samples, first)[:, None]
         if torch.equal(rows, second.view(samples, -1)):
-            return _first_axis(first, filled, samples)
+            # An axis further down would leave at least half of the entries of a sample empty.
+            after = len(first) // samples
+            if filled > 0.5 * len(first):
+                return SampleAxis(1, after)
+            place = torch.nonzero(first).squeeze(1)
+            fitting = _fitting(place, place.div(after, rounding_mode="floor"), len(first), samples)
+            return SampleAxis(1, after, certain=len(fitting) == 1)
     place = torch.nonzero(first.abs() > _SMALLEST).squeeze(1)
     if not len(place):
         return Silent()
@@ -119,30 +120,14 @@ def owner(plain: Tensor | None, weighted: Tensor | None, samples: int) -> Owner:
     near = (number - sample).abs() < (_CLOSE if is_power else _CLOSE_OF_MANY)
     if not bool((near & (sample >= 0) & (sample < samples)).all()):
         return Shared()
-    return _axis(place, sample.long(), first.numel(), samples)
-
-
-def _first_axis(gradient: Tensor, filled: int, samples: int) -> SampleAxis:
-    """Samples come first. An axis further down would leave at least half of the entries of a sample empty."""
-    after = len(gradient) // samples
-    if filled > 0.5 * len(gradient):
-        return SampleAxis(1, after)
-    place = torch.nonzero(gradient).squeeze(1)
-    fitting = _fitting(place, place.div(after, rounding_mode="floor"), len(gradient), samples)
-    return SampleAxis(1, after, certain=len(fitting) == 1)
-
-
-def _axis(place: Tensor, sample: Tensor, total: int, samples: int) -> Owner:
-    """The axis that puts every entry with its sample.
-
-    Where few entries have gradients, several axes may fit. With a gradient of every sample in one stretch of
-    memory, the longest one does: a longer one would put neighbouring samples together.
-    """
-    fitting = _fitting(place, sample, total, samples) if total % samples == 0 else []
+    # The axis that puts every entry with its sample. Where few entries have gradients, several may fit. With a
+    # gradient of every sample in one stretch of memory, the longest one does: a longer one would put neighbouring
+    # samples together.
+    total = len(first)
+    fitting = _fitting(place, sample.long(), total, samples) if total % samples == 0 else []
     if not fitting:
         return Shared()
-    after = fitting[0]
-    return SampleAxis(total // samples // after, after, certain=len(fitting) == 1)
+    return SampleAxis(total // samples // fitting[0], fitting[0], certain=len(fitting) == 1)
 
 
 def _fitting(place: Tensor, sample: Tensor, total: int, samples: int) -> list[int]:
@@ -257,7 +242,10 @@ class Tape:
     ) -> Iterator[list[Tensor | None]]:
         """The same for one cotangent after the other; on graphs of many small nodes several go in one pass."""
         waiting = iter(cotangents)
-        while together := list(islice(waiting, _TOGETHER if self._is_fine(edges) else 1)):
+        # A pass then takes its time for going from node to node, not for the numbers in them.
+        is_fine = self.is_long and bool(edges)
+        is_fine = is_fine and median(prod(self.shape_at(edge)) for edge in edges) <= _SMALL_NODE
+        while together := list(islice(waiting, _TOGETHER if is_fine and not self.cache.get("alone") else 1)):
             found = self._in_one_pass(edges, together) if len(together) > 1 else None
             for number, cotangent in enumerate(together):
                 if found is None:
@@ -269,12 +257,6 @@ class Tape:
     def is_long(self) -> bool:
         """Whether there are so many nodes that going from one to the next takes a good part of a pass."""
         return len(self.nodes) >= _MANY_NODES
-
-    def _is_fine(self, edges: Sequence[Edge]) -> bool:
-        """Whether a backward pass takes its time for going from node to node, not for the numbers in them."""
-        if not self.is_long or not edges or self.cache.get("alone"):
-            return False
-        return median(prod(self.shape_at(edge)) for edge in edges) <= _SMALL_NODE
 
     def _in_one_pass(self, edges: Sequence[Edge], cotangents: Sequence[Tensor]) -> list[Tensor | None] | None:
         """Gradients (many, ...) at every edge; None if some node cannot take several at once."""
@@ -362,14 +344,20 @@ class Probe:
         self.plain |= zip(new, self.tape.gradients(new, self._mixes[0]))
         # Where passes are dear, this one gives the lengths of the parameters' gradients as well.
         leaves = self.tape.leaves if self.tape.is_long and not self._lengths else {}
-        weighted = self.tape.gradients([*new, *((leaf, 0) for leaf in leaves.values())], self._mixes[1])
-        self.weighted |= zip(new, weighted)
-        for name, gradient in zip(leaves, weighted[len(new) :]):
+        grown = self.tape.gradients([*new, *((leaf, 0) for leaf in leaves.values())], self._mixes[1])
+        self.weighted |= zip(new, grown)
+        for name, gradient in zip(leaves, grown[len(new) :]):
             self._lengths[name] = _squared_length(gradient)
         unknown = [edge for edge in new if edge not in self.owners]
         found = owners([(self.plain[edge], self.weighted[edge]) for edge in unknown], self.samples)
         self.owners |= zip(unknown, found)
-        self._ask_elsewhere([edge for edge in new if isinstance(self.owners[edge], Silent)])
+        # Weights that are zero and units that are dead stop gradients: see where samples are without them.
+        silent = [edge for edge in new if isinstance(self.owners[edge], Silent)]
+        other = self._moved() if silent and self._moved is not None else None
+        if other is not None and other.shape == self.tape.shape:
+            plain, weighted = (other.gradients(silent, mix) for mix in self._mixes)
+            for edge, first, second in zip(silent, plain, weighted):
+                self.owners[edge] = owner(first, second, self.samples)
 
     def squared_lengths(self, names: Sequence[str]) -> dict[str, float]:
         """Of the gradients of the weighted mix with respect to parameters."""
@@ -377,15 +365,6 @@ class Probe:
         gradients = self.tape.gradients([(self.tape.leaves[name], 0) for name in used], self._mixes[1])
         self._lengths |= {name: _squared_length(gradient) for name, gradient in zip(used, gradients)}
         return {name: self._lengths.get(name, 0.0) for name in names}
-
-    def _ask_elsewhere(self, silent: Sequence[Edge]) -> None:
-        """Weights that are zero and units that are dead stop gradients: see where samples are without them."""
-        other = self._moved() if silent and self._moved is not None else None
-        if other is None or other.shape != self.tape.shape:
-            return
-        plain, weighted = (other.gradients(silent, mix) for mix in self._mixes)
-        for edge, first, second in zip(silent, plain, weighted):
-            (self.owners[edge],) = owners([(first, second)], self.samples)
 
 
 def _squared_length(gradient: Tensor | None) -> float:

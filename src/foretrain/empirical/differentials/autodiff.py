@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import combinations_with_replacement, permutations
 
 import torch
@@ -111,39 +111,19 @@ def _many(
     values: Sequence[Tensor], inputs: Sequence[Tensor], cotangents: Sequence[Tensor], graph: bool
 ) -> list[Tensor | None]:
     """Products of many cotangents, stacked along their first axis, with the Jacobian."""
+    grad = partial(torch.autograd.grad, values, inputs, retain_graph=True, allow_unused=True)
     count = len(cotangents[0])
     if count > 1:
         try:
-            return list(
-                torch.autograd.grad(
-                    values,
-                    inputs,
-                    cotangents,
-                    retain_graph=True,
-                    create_graph=graph,
-                    allow_unused=True,
-                    is_grads_batched=True,
-                )
-            )
+            return list(grad(cotangents, create_graph=graph, is_grads_batched=True))
         except REFUSALS:
             pass
-    rows = [
-        torch.autograd.grad(
-            values,
-            inputs,
-            [cotangent[i] for cotangent in cotangents],
-            retain_graph=True,
-            create_graph=graph,
-            allow_unused=True,
-        )
-        for i in range(count)
+    rows = [grad([cotangent[i] for cotangent in cotangents], create_graph=graph) for i in range(count)]
+    columns = [
+        [part.to_dense() if part.is_sparse else part for part in column if part is not None]
+        for column in zip(*rows)
     ]
-    return [_stacked(column) for column in zip(*rows)]
-
-
-def _stacked(parts: Sequence[Tensor | None]) -> Tensor | None:
-    found = [part.to_dense() if part.is_sparse else part for part in parts if part is not None]
-    return torch.stack(found) if found else None
+    return [torch.stack(column) if column else None for column in columns]
 
 
 Function = Callable[[Values], Tensor]
@@ -199,14 +179,6 @@ class Directions:
         """g of some legs."""
         return {name: value[numbers.to(value.device)] for name, value in self.steps.items()}
 
-    def outputs(self, batch: Batch) -> Function:
-        """The chosen outputs of a batch as a function of the parameters."""
-
-        def function(values: Values) -> Tensor:
-            return self.linear.rows(batch, self.linear.changed(values), differentiable=False)
-
-        return function
-
 
 def derivative(directions: Directions, order: int) -> tuple[Tensor, str]:
     """D^k z_a[g_b, g_c, …] as (legs,) * (1 + order), and how it was found."""
@@ -214,9 +186,14 @@ def derivative(directions: Directions, order: int) -> tuple[Tensor, str]:
     with differentiable_often():
         for route, way in routes:
             try:
-                found = _symmetric(way(directions, order), directions.legs, order)
+                values = way(directions, order)
             except REFUSALS:
                 continue
+            # From (sets, legs) to all orders of the directions.
+            found = values.new_empty((directions.legs,) * (1 + order))
+            index = torch.tensor(_sets(directions.legs, order), device=values.device)
+            for places in permutations(range(order)):
+                found.movedim(0, -1)[index[:, list(places)].unbind(1)] = values
             if _holds(directions, found, order):
                 return found, route
     raise NotSupportedError(
@@ -228,15 +205,6 @@ def derivative(directions: Directions, order: int) -> tuple[Tensor, str]:
 def _sets(legs: int, order: int) -> list[tuple[int, ...]]:
     """Every set of directions once."""
     return list(combinations_with_replacement(range(legs), order))
-
-
-def _symmetric(values: Tensor, legs: int, order: int) -> Tensor:
-    """From (sets, legs) to all orders of the directions."""
-    found = values.new_empty((legs,) * (1 + order))
-    index = torch.tensor(_sets(legs, order), device=values.device)
-    for places in permutations(range(order)):
-        found.movedim(0, -1)[index[:, list(places)].unbind(1)] = values
-    return found
 
 
 def _holds(directions: Directions, found: Tensor, order: int) -> bool:
@@ -256,13 +224,18 @@ def _holds(directions: Directions, found: Tensor, order: int) -> bool:
 
 def _by_forward_mode(directions: Directions, order: int) -> Tensor:
     """(sets, legs): chunks of sets go through the model together."""
-    function = directions.outputs(directions.batch)
-    sets = _sets(directions.legs, order)
+    linear, sets = directions.linear, _sets(directions.legs, order)
+
+    def outputs(values: Values) -> Tensor:
+        return linear.rows(directions.batch, linear.changed(values), differentiable=False)
+
+    def pushed(function: Function, tangent: Values) -> Function:
+        return lambda values: torch.func.jvp(function, (values,), (tangent,))[1]
 
     def along(*tangents: Values) -> Tensor:
-        nested: Function = function
+        nested: Function = outputs
         for tangent in tangents:
-            nested = _pushed(nested, tangent)
+            nested = pushed(nested, tangent)
         return nested(directions.at).flatten()
 
     each = order * directions.parameter_bytes
@@ -276,14 +249,6 @@ def _by_forward_mode(directions: Directions, order: int) -> Tensor:
             parts.append(torch.func.vmap(along)(*tangents))
             bar.advance(len(chosen))
     return torch.cat(parts)
-
-
-def _pushed(function: Function, tangent: Values) -> Function:
-    def change(values: Values) -> Tensor:
-        found: Tensor = torch.func.jvp(function, (values,), (tangent,))[1]
-        return found
-
-    return change
 
 
 def chunk(bytes_each: float) -> int:

@@ -47,8 +47,20 @@ def forward_equations(stack: Stack) -> dict[int, LayerDifferentials]:
     >>> outputs.dd_I.shape, torch.allclose(outputs.dd_I, LayeredDifferentials(stack).third())
     (torch.Size([100, 4, 4, 4, 4]), True)
     """
-    _require(stack)
-    layer = _first_layer(stack)
+    signal, samples = stack.signals[0], stack.samples
+    widths = [weight.shape[2] for weight in stack.weights] + [stack.outputs]
+    require_memory(
+        _COPIES * signal.element_size() * len(signal) * sum((width * samples) ** 4 for width in widths),
+        f"the forward equations of {len(signal)} networks with layers of up to {max(widths)} neurons",
+        "use LayeredDifferentials, which keeps no neuron of a hidden layer as an index, or fewer networks at a time",
+    )
+    # In the first layer H = λ_b + λ_W x · x of equal neurons; nothing changes it.
+    same = _same_neuron(widths[0], samples, signal)
+    legs = same.shape[-1]
+    first = torch.zeros((len(signal), legs, legs, legs), dtype=signal.dtype, device=signal.device)
+    second = first[..., None].expand(-1, -1, -1, -1, legs)
+    own = same * _of_legs(overlap(stack.rates[0], signal), same)
+    layer = LayerDifferentials(own, first, second, second)
     found = {1: layer}
     for number in range(2, len(stack.rates) + 1):
         layer = _Step(stack, number - 2).above(layer)
@@ -63,7 +75,8 @@ class _Step:
         self.rates: Rates = stack.rates[k + 1]
         self.signal = stack.signals[k + 1]
         self.samples = stack.samples
-        self.slope, self.bend, self.third = (_legs(values) for values in stack.derivatives[k])
+        # By legs.
+        self.slope, self.bend, self.third = (values.mT.flatten(1) for values in stack.derivatives[k])
         self.weight = _at_equal_samples(stack.weights[k], self.samples)  # W_ij δ_ab: (networks, above, below)
         self.push = self.weight * self.slope[:, None]  # V
         self.same = _same_neuron(int(stack.weights[k].shape[1]), self.samples, self.signal)
@@ -74,36 +87,30 @@ class _Step:
         H = torch.einsum("wxy,wby->wxb", below.ntk, push)
         D = torch.einsum("wxyz,wby,wcz->wxbc", below.dntk, push, push)
         pushed = torch.einsum("wxyzt,wby,wcz,wdt->wxbcd", below.dd_I, push, push, push)
-        one, two, three = self._changes(H, D, pushed)
-        own = self.same * _of_legs(overlap(self.rates, self.signal), self.same)
-        dntk, dd_I = self._with_own(two, one), self._with_own(three, two)
-        return LayerDifferentials(own + self.weight @ one, dntk, dd_I, self._shared(below, H, one))
-
-    def _changes(self, H: Tensor, D: Tensor, pushed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """D1, D2, D3 of σ at the legs below along one, two, three gradients above."""
+        # D1, D2, D3 of σ at the legs below along one, two, three gradients above.
         slope, bend, third = (values[..., None, None, None] for values in (self.slope, self.bend, self.third))
         squares = H[..., None] * H[:, :, None]
         mixed = D[..., None] * H[:, :, None, None]
         mixed = mixed + mixed.transpose(3, 4) + mixed.transpose(2, 4)
         cubes = squares[..., None] * H[:, :, None, None]
-        first, second = slope[..., 0, 0] * H, bend[..., 0] * squares + slope[..., 0] * D
-        return first, second, third * cubes + bend * mixed + slope * pushed
+        one, two = slope[..., 0, 0] * H, bend[..., 0] * squares + slope[..., 0] * D
+        three = third * cubes + bend * mixed + slope * pushed
+        own = self.same * _of_legs(overlap(self.rates, self.signal), self.same)
+        dntk, dd_I = self._with_own(two, one), self._with_own(three, two)
+        return LayerDifferentials(own + self.weight @ one, dntk, dd_I, self._shared(below, H, one))
 
     def _with_own(self, change: Tensor, fewer: Tensor) -> Tensor:
         """W D_m and what the weights of the layer itself add: δ c σ_b · D_{m-1}, b any of the gradients."""
         found = torch.einsum("wax,wx...->wa...", self.weight, change)
-        own = self.rates.weight * self._signal_along(fewer)
+        # δ_{i_a i_b} Σ_j σ_jb D_ja: (networks, legs a, legs b, the gradients of D)
+        sums = torch.einsum("wbj,wja...->wab...", self.signal, self._split(fewer))
+        tail = (1,) * (fewer.ndim - 2)
+        repeats = self.same.shape[-1] // self.samples
+        along = self.same.view(*self.same.shape, *tail) * sums.repeat(1, repeats, repeats, *tail)
+        own = self.rates.weight * along
         for leg in range(2, own.ndim):
             found = found + own.transpose(2, leg)
         return found
-
-    def _signal_along(self, change: Tensor) -> Tensor:
-        """δ_{i_a i_b} Σ_j σ_jb D_ja: (networks, legs a, legs b, the gradients of D)."""
-        split = self._split(change)
-        sums = torch.einsum("wbj,wja...->wab...", self.signal, split)
-        tail = (1,) * (change.ndim - 2)
-        repeats = self.same.shape[-1] // self.samples
-        return self.same.view(*self.same.shape, *tail) * sums.repeat(1, repeats, repeats, *tail)
 
     def _split(self, change: Tensor) -> Tensor:
         """Neurons and samples of the first legs apart."""
@@ -137,21 +144,6 @@ class _Step:
         return own + (self.weight * self.bend[:, None])[:, :, None] * H.mT[:, None]
 
 
-def _first_layer(stack: Stack) -> LayerDifferentials:
-    """H = λ_b + λ_W x · x of equal neurons; nothing changes it."""
-    signal = stack.signals[0]
-    same = _same_neuron(int(stack.weights[0].shape[2]), stack.samples, signal)
-    legs = same.shape[-1]
-    first = torch.zeros((len(signal), legs, legs, legs), dtype=signal.dtype, device=signal.device)
-    second = first[..., None].expand(-1, -1, -1, -1, legs)
-    return LayerDifferentials(same * _of_legs(overlap(stack.rates[0], signal), same), first, second, second)
-
-
-def _legs(values: Tensor) -> Tensor:
-    """(networks, samples, n) as (networks, legs)."""
-    return values.mT.flatten(1)
-
-
 def _at_equal_samples(weight: Tensor, samples: int) -> Tensor:
     """W_ij δ_ab between legs."""
     eye = torch.eye(samples, dtype=weight.dtype, device=weight.device)
@@ -169,14 +161,3 @@ def _same_neuron(width: int, samples: int, like: Tensor) -> Tensor:
 def _of_legs(kernel: Tensor, like: Tensor) -> Tensor:
     repeats = like.shape[-1] // kernel.shape[-1]
     return kernel.repeat(1, repeats, repeats)
-
-
-def _require(stack: Stack) -> None:
-    signal = stack.signals[0]
-    widths = [weight.shape[2] for weight in stack.weights] + [stack.outputs]
-    entries = sum((width * stack.samples) ** 4 for width in widths)
-    require_memory(
-        _COPIES * signal.element_size() * len(signal) * entries,
-        f"the forward equations of {len(signal)} networks with layers of up to {max(widths)} neurons",
-        "use LayeredDifferentials, which keeps no neuron of a hidden layer as an index, or fewer networks at a time",
-    )

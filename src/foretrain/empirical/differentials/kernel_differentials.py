@@ -29,6 +29,24 @@ _WAY_OUT = "name fewer `samples=` or `outputs=`"
 _LAYERED = "layer by layer"  # the route of chains
 _COPIES = 8  # of the changes of fields of all layers
 _SHARE = 0.4  # of the available memory
+# Beginnings of the names of backward nodes; what pieces of straight lines are made of.
+_KINKED = (
+    "Relu",
+    "LeakyRelu",
+    "PreluKernel",
+    "Rrelu",
+    "Threshold",
+    "Hardtanh",
+    "Hardsigmoid",
+    "Hardshrink",
+    "Softshrink",
+    "Abs",
+    "Clamp",
+    "Maximum",
+    "Minimum",
+    "MaxPool",
+    "AdaptiveMaxPool",
+)
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -258,8 +276,15 @@ def prepared(model: Any, x: Any, **options: Unpack[Options]) -> Preparation:
     )
     linear = Linearised(replace(engine.model, channels_last=False), engine.parameters, engine.outputs)
     directions = Directions(linear, batch, engine.rates, engine.memory.passes)
-    notes = kink_notes(linear.rows(batch.pick([0])))
-    return Preparation(directions, _as_stack(model, directions), tuple(chosen), notes)
+    kinds = (name.partition("Backward")[0] for name in read(linear.rows(batch.pick([0])), {}).names)
+    kinked = ", ".join(dict.fromkeys(kind for kind in kinds if kind.startswith(_KINKED)))
+    note = (
+        f"note: {kinked} has kinks, and automatic differentiation takes second derivatives there for zero; "
+        "they have the weight of a delta function in the theory's limit of smooth activations."
+    )
+    return Preparation(
+        directions, _as_stack(model, directions), tuple(chosen), notes=(note,) if kinked else ()
+    )
 
 
 def _as_stack(model: Any, directions: Directions) -> Stack | None:
@@ -309,36 +334,4 @@ def stack_of_models(models: Sequence[Any], x: Any, **options: Unpack[Options]) -
         ],
         weights=[torch.cat(values) for values in zip(*(stack.weights for stack in stacks))],
         rates=stacks[0].rates,
-    )
-
-
-# Beginnings of the names of backward nodes; what pieces of straight lines are made of.
-_KINKED = (
-    "Relu",
-    "LeakyRelu",
-    "PreluKernel",
-    "Rrelu",
-    "Threshold",
-    "Hardtanh",
-    "Hardsigmoid",
-    "Hardshrink",
-    "Softshrink",
-    "Abs",
-    "Clamp",
-    "Maximum",
-    "Minimum",
-    "MaxPool",
-    "AdaptiveMaxPool",
-)
-
-
-def kink_notes(outputs: Tensor) -> tuple[str, ...]:
-    """One note if the graph has such an operation."""
-    kinds = (name.partition("Backward")[0] for name in read(outputs, {}).names)
-    found = dict.fromkeys(kind for kind in kinds if kind.startswith(_KINKED))
-    if not found:
-        return ()
-    return (
-        f"note: {', '.join(found)} has kinks, and automatic differentiation takes second derivatives there for zero; "
-        "they have the weight of a delta function in the theory's limit of smooth activations.",
     )

@@ -21,7 +21,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import pairwise
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -125,20 +124,6 @@ def stack_of(
     rates
         Of every layer; in the convention of the theory ``Rates(lambda_W / n_{k-1}, lambda_b)``.
     """
-    _check_layers(weights, biases, x, rates)
-    signals = [x.expand(len(weights[0]), *x.shape[-2:])]
-    derivatives: list[tuple[Tensor, Tensor, Tensor]] = []
-    for number, weight in enumerate(weights[:-1]):
-        z = signals[-1] @ weight.mT
-        if biases is not None:
-            z = z + biases[number][:, None]
-        signal, one, two, three = with_derivatives(function, z)
-        signals.append(signal)
-        derivatives.append((one, two, three))
-    return Stack(signals, derivatives, [weight.detach() for weight in weights[1:]], list(rates))
-
-
-def _check_layers(weights: Sequence[Tensor], biases: Sequence[Tensor] | None, x: Tensor, rates: Any) -> None:
     if len(weights) < 2 or any(weight.ndim != 3 for weight in weights):
         raise InputError("weights must be two or more tensors (networks, n_k, n_{k-1}), one for every layer.")
     sizes = [tuple(weight.shape) for weight in weights]
@@ -151,6 +136,16 @@ def _check_layers(weights: Sequence[Tensor], biases: Sequence[Tensor] | None, x:
         raise InputError("biases must be tensors (networks, n_k), one for every layer, or None.")
     if len(rates) != len(weights):
         raise InputError(f"there are {len(rates)} rates for {len(weights)} layers: give one for every layer.")
+    signals = [x.expand(len(weights[0]), *x.shape[-2:])]
+    derivatives: list[tuple[Tensor, Tensor, Tensor]] = []
+    for number, weight in enumerate(weights[:-1]):
+        z = signals[-1] @ weight.mT
+        if biases is not None:
+            z = z + biases[number][:, None]
+        signal, one, two, three = with_derivatives(function, z)
+        signals.append(signal)
+        derivatives.append((one, two, three))
+    return Stack(signals, derivatives, [weight.detach() for weight in weights[1:]], list(rates))
 
 
 def stack_of_chain(chain: Chain, outputs: list[int], rates: Mapping[int, float]) -> Stack:
@@ -328,7 +323,11 @@ class LayeredDifferentials(Result):
                 field = level.field[:, :size]
                 weight = level.rates.weight
                 found = found + weight * (field @ field.mT)[..., None, None] * self._signal_gram(level)
-                found = found + weight * self._crossed(level)
+                # (δ̇_ac · δ_b)(s_a · ṡ_bd) + [a ↔ b, c ↔ d]: (networks, a, b, c, d)
+                mixed = self._mixed(level)[:, :size, :, :size].transpose(2, 3)
+                along = self._signal_along(level)[:, :size, :size].transpose(1, 2)  # s_a · ṡ_bd as (a, b, d)
+                crossed = mixed[..., None] * along[:, :, :, None]
+                found = found + weight * (crossed + crossed.permute(0, 2, 1, 4, 3))
         return found
 
     def third(self) -> Tensor:
@@ -360,14 +359,6 @@ class LayeredDifferentials(Result):
         flat = level.signal_change.flatten(1, 2)
         gram = (flat @ flat.mT).view(networks, samples, count, samples, count).transpose(2, 3)
         return of_legs(of_legs(gram, count), count, axis=2)
-
-    def _crossed(self, level: Level) -> Tensor:
-        """(δ̇_ac · δ_b)(s_a · ṡ_bd) + [a ↔ b, c ↔ d]: (networks, a, b, c, d)."""
-        size = self._directions
-        mixed = self._mixed(level)[:, :size, :, :size].transpose(2, 3)
-        along = self._signal_along(level)[:, :size, :size].transpose(1, 2)  # s_a · ṡ_bd as (a, b, d)
-        one = mixed[..., None] * along[:, :, :, None]
-        return one + one.permute(0, 2, 1, 4, 3)
 
     def _curved(self, level: Level) -> Tensor:
         """What one layer adds to ddI."""

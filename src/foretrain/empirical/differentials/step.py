@@ -9,7 +9,7 @@ With ε = dL/dz of the training samples and rates λ,
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
 import torch
@@ -128,7 +128,15 @@ def step_prediction(
         error = _error(before, y, cotangents)
         kernel = _kernel(job.directions)
         changes, kernel_changes = _series(job, kernel, error.flatten(), float(lr), order)
-        after, kernel_after = _really(job.directions, error.flatten(), float(lr))
+        # The step itself, on a copy of the parameters.
+        directions, linear = job.directions, job.directions.linear
+        moved = {
+            name: (value - lr * torch.tensordot(error.flatten(), directions.steps[name], 1)).requires_grad_()
+            for name, value in directions.at.items()
+        }
+        changed = Linearised(linear.changed(moved), moved, linear.outputs)
+        after = changed.rows(directions.batch).detach()
+        kernel_after = _kernel(replace(directions, linear=changed))
     legs = before.shape
     return StepPrediction(
         lr=float(lr),
@@ -179,18 +187,6 @@ def _series(
         outputs[3] = outputs[2] - lr**3 / 6 * (dd_I @ error)
         kernels[2] = kernels[1] + lr**2 / 2 * (dd_I + dd_I.mT + 2 * dd_II)
     return outputs, kernels
-
-
-def _really(directions: Directions, error: Tensor, lr: float) -> tuple[Tensor, Tensor]:
-    """Outputs and kernel after the step."""
-    moved = {
-        name: (value - lr * torch.tensordot(error, directions.steps[name], dims=1)).requires_grad_()
-        for name, value in directions.at.items()
-    }
-    linear = directions.linear
-    changed = Linearised(linear.changed(moved), moved, linear.outputs)
-    there = Directions(changed, directions.batch, directions.rates, directions.bytes_per_sample)
-    return changed.rows(directions.batch).detach(), _kernel(there)
 
 
 def _by_sample(kernel: Tensor, shape: torch.Size) -> Tensor:

@@ -106,11 +106,19 @@ class Fields(Result):
             },
             counted=["layer"],
         )
+        # Which fields evolve without the weights.
+        closure = "training needs G and the pullback hierarchy; the fields alone do not close"
+        if chain.depth == 1:
+            closure = "training closes on v_1: simulate(model, x, y, steps, lr) needs no weights (47)"
+        elif chain.depth == 2 and state.has_plain_output:
+            closure = "training closes on v_1 and b_1: simulate(model, x, y, steps, lr) needs no weights"
+        elif chain.depth == 2:
+            closure = "training needs {u_1, u_2, b_1} and the forward transport"
         factor = "" if self.readout_scale == 1 else f"{self.readout_scale**2:g} times "
         raw = f"raw: K is {factor}the sum over layers of Q * S"
         statement = (
             f"Fields of {chain.inputs} inputs in {' -> '.join(map(str, chain.widths))}, read out as "
-            f"{state.readout.label}: {_closure(state)}."
+            f"{state.readout.label}: {closure}."
         )
         more = (
             f"inner products {'divided by the width' if self.normalized else raw}\n"
@@ -403,18 +411,6 @@ class Fields(Result):
         if given.shape != shape:
             raise InputError(f"the array has shape {tuple(given.shape)}: give {shape}.")
         return given
-
-
-def _closure(state: FieldState) -> str:
-    """Which fields evolve without the weights."""
-    if state.chain.depth == 1:
-        return "training closes on v_1: simulate(model, x, y, steps, lr) needs no weights (47)"
-    if state.chain.depth == 2:
-        closes = "training closes on v_1 and b_1: simulate(model, x, y, steps, lr) needs no weights"
-        return (
-            closes if state.has_plain_output else "training needs {u_1, u_2, b_1} and the forward transport"
-        )
-    return "training needs G and the pullback hierarchy; the fields alone do not close"
 
 
 def _is_single(inputs: Inputs) -> bool:

@@ -133,10 +133,6 @@ class FirstOrderStep(Result):
             changes.append(inside @ chain.layer(number).weight)
         return tuple(reversed(changes))
 
-    def conjugate_changes(self) -> tuple[Tensor, ...]:
-        """Full first-order change of b_l, l = 0..L."""
-        return tuple(a + b for a, b in zip(self.transport_changes, self.curvature_changes))
-
     @property
     def _strength(self) -> float:
         """Factor of the sums over raw z and u: the readout's scale turns the note's b into a gradient of Y."""

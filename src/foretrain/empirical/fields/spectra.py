@@ -225,8 +225,7 @@ def observe(
     variables = {
         "loss": ((), float(loss_scale * (residual**2).sum())),
         **_of_kernels(state, residual, modes),
-        **_of_weights(state, modes),
-        **_of_metrics(state, residual, followed, modes),
+        **_of_layers(state, residual, followed, modes),
     }
     depth = state.chain.depth
     return xr.Dataset(
@@ -247,11 +246,11 @@ def observe(
 
 
 def _of_kernels(state: FieldState, residual: Tensor, modes: int) -> Variables:
-    kernels = (state.layer_kernel(number) for number in range(1, state.chain.depth + 1))
     total: Tensor | None = None
     spectra_of_layers, drives = [], []
     square = float((residual**2).sum())
-    for kernel in kernels:
+    for number in range(1, state.chain.depth + 1):
+        kernel = state.layer_kernel(number)
         total = kernel if total is None else total + kernel
         spectra_of_layers.append(_numpy(kernel_eigenvalues(kernel)))
         drive = float(torch.einsum("ac,abcd,bd->", residual, kernel, residual))
@@ -271,31 +270,27 @@ def _of_kernels(state: FieldState, residual: Tensor, modes: int) -> Variables:
     }
 
 
-def _of_weights(state: FieldState, modes: int) -> Variables:
-    found = [_numpy(weight_eigenvalues(layer.weight)) for layer in state.chain.layers]
+def _of_layers(state: FieldState, residual: Tensor, followed: Tensor, modes: int) -> Variables:
+    """Of the weights, and of the metrics of followed inputs."""
+    chain = state.chain
+    found = [_numpy(weight_eigenvalues(layer.weight)) for layer in chain.layers]
     tails = []
     for values in found:
         fit = heavy_tail(values) if (values > 0).sum() >= _SMALLEST_SPECTRUM else None
         tails.append((np.nan, np.nan) if fit is None else (fit.exponent, fit.standard_error))
+    metrics = np.full((chain.depth, len(followed), modes), np.nan)
+    alignment = np.full((chain.depth, len(followed)), np.nan)
+    for number in range(chain.depth):
+        spectrum = _numpy(metric_eigenvalues(chain, number, followed))
+        metrics[number] = np.stack([_cut(one, modes) for one in spectrum])
+        gradients = torch.einsum("bcn,bc->bn", state.conjugates[number][followed], residual[followed])
+        alignment[number] = _numpy(metric_alignment(chain, number, followed, gradients))
     return {
         "weight_eigenvalue": (("layer", "rank"), np.stack([_cut(one, modes) for one in found])),
         "weight_participation": (("layer",), np.array([effective_rank(one) for one in found])),
         "tail_exponent": (("layer",), np.array([tail[0] for tail in tails])),
         "tail_exponent_error": (("layer",), np.array([tail[1] for tail in tails])),
-    }
-
-
-def _of_metrics(state: FieldState, residual: Tensor, followed: Tensor, modes: int) -> Variables:
-    chain = state.chain
-    values = np.full((chain.depth, len(followed), modes), np.nan)
-    alignment = np.full((chain.depth, len(followed)), np.nan)
-    for number in range(chain.depth):
-        spectrum = _numpy(metric_eigenvalues(chain, number, followed))
-        values[number] = np.stack([_cut(one, modes) for one in spectrum])
-        gradients = torch.einsum("bcn,bc->bn", state.conjugates[number][followed], residual[followed])
-        alignment[number] = _numpy(metric_alignment(chain, number, followed, gradients))
-    return {
-        "metric_eigenvalue": (("metric_layer", "followed", "rank"), values),
+        "metric_eigenvalue": (("metric_layer", "followed", "rank"), metrics),
         "metric_alignment": (("metric_layer", "followed"), alignment),
     }
 

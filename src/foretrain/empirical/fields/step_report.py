@@ -59,7 +59,14 @@ def crossed_kink(chain: Chain, number: int, old: Tensor, new: Tensor) -> Tensor:
     The piece of the way over which the slope changes most is halved again and again: over a kink the change stays,
     for a smooth activation it goes to zero.
     """
-    way = _steepest_piece(chain, number, old, new)
+    # In small pieces, because over a long way a smooth change of the slope may hide a jump.
+    low, slope = old, chain.derivative(number, old)[1]
+    way = _Way(old, old, slope, slope)
+    for piece in range(1, _PIECES + 1):
+        high = old + (piece / _PIECES) * (new - old) if piece < _PIECES else new
+        next_slope = chain.derivative(number, high)[1]
+        way = way.where_larger(_Way(low, high, slope, next_slope))
+        low, slope = high, next_slope
     size = float(torch.maximum(way.slope_low.abs(), way.slope_high.abs()).max())
     for _ in range(_HALVINGS):
         if not bool((way.change > _JUMP * size).any()):
@@ -93,19 +100,6 @@ class _Way:
             torch.where(mine, self.slope_low, other.slope_low),
             torch.where(mine, self.slope_high, other.slope_high),
         )
-
-
-def _steepest_piece(chain: Chain, number: int, old: Tensor, new: Tensor) -> _Way:
-    """In small pieces, because over a long way a smooth change of the slope may hide a jump."""
-    slope = chain.derivative(number, old)[1]
-    best = _Way(old, old, slope, slope)
-    low = old
-    for piece in range(1, _PIECES + 1):
-        high = old + (piece / _PIECES) * (new - old) if piece < _PIECES else new
-        next_slope = chain.derivative(number, high)[1]
-        best = best.where_larger(_Way(low, high, slope, next_slope))
-        low, slope = high, next_slope
-    return best
 
 
 def frozen_fields(before: FieldState, after: Chain) -> tuple[list[Tensor], list[Tensor]]:
@@ -142,7 +136,11 @@ class StepReport(Result):
         rows, flips = [], []
         for lr in data["lr"].values.tolist():
             one = data.sel(lr=lr)
-            rows += [(lr, name, *(float(one[key].sel(field=name)) for key in keys)) for name in _worst(one)]
+            errors = list(zip(one["error"].values, one["field"].values.tolist()))
+            # The activation and the conjugate field with the largest error stand for all layers.
+            worst = [max(pair for pair in errors if pair[1].startswith(start))[1] for start in ("u_", "b_")]
+            for name in ("residual", *worst):
+                rows.append((lr, name, *(float(one[key].sel(field=name)) for key in keys)))
             count, inputs = int(one["flips"].sum()), int(one["flipped_inputs"])
             flips.append(
                 f"lr {lr:g}: {count} mask flips in {inputs} of {int(self.data.attrs['inputs'])} inputs"
@@ -218,7 +216,11 @@ def _measures(state: FieldState, lr: float, y: Tensor, loss_scale: float) -> dic
     real = _minus(fields_by_name(state, after.chain.activations, after.conjugates), old)
     frozen = _minus(fields_by_name(state, *frozen_fields(state, after.chain)), old)
     first_order = FirstOrderStep(state, state.outputs - y, lr, loss_scale)
-    predicted = fields_by_name(state, first_order.activation_changes, first_order.conjugate_changes())
+    conjugate_changes = [
+        frozen_part + moved
+        for frozen_part, moved in zip(first_order.transport_changes, first_order.curvature_changes)
+    ]
+    predicted = fields_by_name(state, first_order.activation_changes, conjugate_changes)
     error = _minus(real, predicted)
     resolution = torch.finfo(y.dtype).eps
     by_measure = {
@@ -229,7 +231,13 @@ def _measures(state: FieldState, lr: float, y: Tensor, loss_scale: float) -> dic
         "unflipped_error": {name: values[~flipped] for name, values in error.items()},
         "roundoff": {name: resolution * values for name, values in old.items()},
     }
-    found = {name: [_norms(values) for values in fields.values()] for name, fields in by_measure.items()}
+    found = {
+        name: [
+            [float((values**2).mean().sqrt()), float(values.abs().max())] if values.numel() else [np.nan] * 2
+            for values in fields.values()
+        ]
+        for name, fields in by_measure.items()
+    }
     return {**found, "flips": [int(layer.sum()) for layer in flips], "flipped_inputs": int(flipped.sum())}
 
 
@@ -242,19 +250,3 @@ def fields_by_name(state: FieldState, activations: Sequence[Tensor], conjugates:
 
 def _minus(first: Change, second: Change) -> Change:
     return {name: values - second[name] for name, values in first.items()}
-
-
-def _norms(values: Tensor) -> list[float]:
-    if values.numel() == 0:
-        return [float("nan")] * 2
-    return [float((values**2).mean().sqrt()), float(values.abs().max())]
-
-
-def _worst(one: xr.Dataset) -> list[str]:
-    """The residual, and the activation and conjugate field with the largest error."""
-    names, errors = one["field"].values.tolist(), one["error"].values
-    chosen = ["residual"]
-    for letter in "ub":
-        candidates = [(error, name) for error, name in zip(errors, names) if name.startswith(f"{letter}_")]
-        chosen.append(max(candidates)[1])
-    return chosen

@@ -129,7 +129,7 @@ class Imbalance(Result):
             raise InputError(f"pair is {pair}: there are pairs 0 to {len(self._states) - 1}.")
         state = self._states[pair]
         value, drift = (matrix.numpy() for matrix in state.weight_matrices(self._rates))
-        identity, printed = state.matrix_identity().numpy(), state.printed_matrix_identity().numpy()
+        identity, printed = (matrix.numpy() for matrix in state.matrix_identities())
         found = {"value": value, "drift": drift, "identity": identity, "difference": drift - identity}
         return found | {"printed": printed}
 

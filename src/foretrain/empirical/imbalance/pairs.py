@@ -96,32 +96,28 @@ def find_pairs(found: Network) -> tuple[list[Pair], dict[str, str]]:
     sources = [*(site.value for site in sites), *(found.parameters[name] for name in trained)]
     # Read from the cut graph: autograd knows what an end is made of.
     reached = [dependence(end, sources) for end in (*(site.signal for site in sites), loss)]
-    reach = _Reach(
-        [[place for place in places if place < len(sites)] for places in reached],
-        {trained[place - len(sites)] for places in reached for place in places if place >= len(sites)},
-    )
+    reach = [[place for place in places if place < len(sites)] for places in reached]
+    outside = {trained[place - len(sites)] for places in reached for place in places if place >= len(sites)}
     pairs, refused = [], {}
     for place, site in enumerate(sites):
-        reason = _objection(found, sites, reach, place)
+        reason = _objection(found, sites, reach, outside, place)
         if reason is None:
-            lower = int(reach.leaves[place][0])
+            (lower,) = reach[place]
             pairs.append(Pair(lower, place, f"{sites[lower].weight} -> {site.weight}"))
         else:
             refused[site.weight] = reason
     return pairs, refused
 
 
-@dataclass(frozen=True, eq=False)
-class _Reach:
-    """For every end (the signals of all sites, then the loss) the values that it depends on; and all weights."""
+def _objection(
+    found: Network, sites: Sequence[WeightCall], reach: Sequence[list[int]], outside: set[str], place: int
+) -> str | None:
+    """Why the site forms no pair with what is below it; None if it does.
 
-    leaves: list[list[int]]
-    weights: set[str]
-
-
-def _objection(found: Network, sites: Sequence[WeightCall], reach: _Reach, place: int) -> str | None:
-    """Why the site forms no pair with what is below it; None if it does."""
-    site, below = sites[place], reach.leaves[place]
+    ``reach``: for every end (the signals of all sites, then the loss) the values that it depends on; ``outside``: the
+    parameters that it depends on directly.
+    """
+    site, below = sites[place], reach[place]
     uses = [one.weight for one in sites]
     if not below:
         return (
@@ -135,9 +131,9 @@ def _objection(found: Network, sites: Sequence[WeightCall], reach: _Reach, place
             return f"{other.weight} is used {uses.count(other.weight)} times"
         if not found.parameters[other.weight].requires_grad:
             return f"{other.weight} is frozen"
-        if reach.weights & {other.weight, other.bias}:
+        if outside & {other.weight, other.bias}:
             return f"{other.weight} or its bias is also used outside of its layer"
-    users = [end for end, leaves in enumerate(reach.leaves) if below[0] in leaves]
+    users = [end for end, leaves in enumerate(reach) if below[0] in leaves]
     if users != [place]:
         others = ["the loss" if end == len(sites) else uses[end] for end in users if end != place]
         return f"the output of {lower.weight} also goes another way, to {', '.join(others)}"
@@ -195,7 +191,10 @@ class PairState:
 
     def scale(self) -> float:
         """The size of the terms that cancel in the drift, beside which round-off is judged."""
-        return sum(2 * _size(self.values[n]) * _size(self.gradients[n]) for n, _ in self.parts)
+        return sum(
+            2 * float(self.values[n].double().norm()) * float(self.gradients[n].double().norm())
+            for n, _ in self.parts
+        )
 
     def second_order(self, rates: Mapping[str, float]) -> float:
         """What a step of descent adds at order η²: ρ_{l+1}‖∇_{l+1}‖² - ρ_l‖∇_l‖² (- bias)."""
@@ -203,36 +202,6 @@ class PairState:
 
     def weight_matrices(self, rates: Mapping[str, float]) -> tuple[Tensor, Tensor]:
         """W_{l+1}ᵀW_{l+1} - W_lW_lᵀ (- b_l b_lᵀ), each over its rate, and its drift from weights and gradients."""
-        self._check_units()
-        total = drift = torch.zeros((), dtype=torch.float64)
-        for name, sign in self.parts:
-            W, G = (self._matrix(name, tensors[name]) for tensors in (self.values, self.gradients))
-            total = total + sign * W @ W.T / rates[name]
-            drift = drift - sign * (W @ G.T + G @ W.T)
-        return total, drift
-
-    def matrix_identity(self) -> Tensor:
-        """E[(σ'p)zᵀ + z(σ'p)ᵀ - pσᵀ - σpᵀ]: its diagonal is 2E[pφ], off the diagonal it is not E[pφᵀ + φpᵀ]."""
-        z, sigma, slope, p = (self._by_unit(t) for t in (self.z, self.activation, self.slope, self.p))
-        half = (slope * p) @ z.T - p @ sigma.T
-        return half + half.T
-
-    def printed_matrix_identity(self) -> Tensor:
-        """E[pφᵀ + φpᵀ], as Cor. 12 prints it."""
-        p, phi = self._by_unit(self.p), self._by_unit(self.phi)
-        return p @ phi.T + phi @ p.T
-
-    def _matrix(self, name: str, values: Tensor) -> Tensor:
-        """A parameter as (units between the layers, everything else)."""
-        double = values.detach().double().cpu()
-        if name == self.upper.weight:
-            return self.upper.columns(double)
-        return double[:, None] if name == self.lower.bias else self.lower.rows(double)
-
-    def _by_unit(self, values: Tensor) -> Tensor:
-        return values.movedim(self.lower.axis, 0).flatten(1).double().cpu()
-
-    def _check_units(self) -> None:
         if self.upper.grouped or self.upper.signal.shape != self.lower.value.shape:
             raise NotSupportedError(
                 f"the units of {self.name} are not one to one (flattened positions or groups): the scalar identity "
@@ -242,6 +211,28 @@ class PairState:
             raise NotSupportedError(
                 f"{self.name} count their units along different axes: only the scalar identity holds."
             )
+        total = drift = torch.zeros((), dtype=torch.float64)
+        for name, sign in self.parts:
+            W, G = (self._matrix(name, tensors[name]) for tensors in (self.values, self.gradients))
+            total = total + sign * W @ W.T / rates[name]
+            drift = drift - sign * (W @ G.T + G @ W.T)
+        return total, drift
+
+    def matrix_identities(self) -> tuple[Tensor, Tensor]:
+        """E[(σ'p)zᵀ + z(σ'p)ᵀ - pσᵀ - σpᵀ], and E[pφᵀ + φpᵀ] as Cor. 12 prints it: equal on the diagonal."""
+        fields = (self.z, self.activation, self.slope, self.p, self.phi)
+        z, sigma, slope, p, phi = (
+            values.movedim(self.lower.axis, 0).flatten(1).double().cpu() for values in fields
+        )
+        half = (slope * p) @ z.T - p @ sigma.T
+        return half + half.T, p @ phi.T + phi @ p.T
+
+    def _matrix(self, name: str, values: Tensor) -> Tensor:
+        """A parameter as (units between the layers, everything else)."""
+        double = values.detach().double().cpu()
+        if name == self.upper.weight:
+            return self.upper.columns(double)
+        return double[:, None] if name == self.lower.bias else self.lower.rows(double)
 
 
 def pair_states(found: Network, pairs: Sequence[Pair]) -> list[PairState]:
@@ -287,7 +278,3 @@ def pair_states(found: Network, pairs: Sequence[Pair]) -> list[PairState]:
 
 def _dot(a: Tensor, b: Tensor) -> float:
     return float((a.double() * b.double()).sum())
-
-
-def _size(values: Tensor) -> float:
-    return float(values.double().norm())

@@ -106,7 +106,15 @@ def as_batch(x: Any, axis: int = 0, shared: Collection[str | int] = ()) -> Batch
         isinstance(value, Tensor) and value.ndim > axis and value.shape[axis] == count and not of_all
         for value, of_all in zip(leaves(arguments), common)
     )
-    return Batch(_mapped(_usable, arguments), count, holders, axis, object())
+
+    def usable(value: Any) -> Any:
+        # Tensors made in inference mode cannot be kept for a backward pass; copies can.
+        if isinstance(value, Tensor) and value.is_inference():
+            with torch.inference_mode(False):
+                return value.clone()
+        return value
+
+    return Batch(_mapped(usable, arguments), count, holders, axis, object())
 
 
 def _are_shared(arguments: Any, shared: Collection[str | int]) -> list[bool]:
@@ -123,14 +131,6 @@ def _are_shared(arguments: Any, shared: Collection[str | int]) -> list[bool]:
             names = ", ".join(repr(name) for name in known)
             raise InputError(f"`shared=` names the argument {key!r}, which x does not have: it has {names}.")
     return [key in shared for key, part in parts for _ in leaves(part)]
-
-
-def _usable(value: Any) -> Any:
-    """Tensors made in inference mode cannot be kept for a backward pass; copies can."""
-    if isinstance(value, Tensor) and value.is_inference():
-        with torch.inference_mode(False):
-            return value.clone()
-    return value
 
 
 def _joined(parts: Sequence[Any], axis: int) -> Any:
@@ -278,7 +278,20 @@ def rate_of_each(parameters: Mapping[str, Tensor], rates: Rates) -> dict[str, fl
         for pattern, rate in rates.items():
             found |= dict.fromkeys(_matching(parameters, pattern, "rates"), float(rate))
     elif isinstance(rates, Sequence):
-        found = _rates_of_groups(parameters, rates)
+        by_id: dict[int, float] = {}
+        for group in rates:
+            if not isinstance(group, Mapping) or "params" not in group or "lr" not in group:
+                raise InputError(
+                    "`rates=` as a list must be an optimizer's param_groups, dicts with 'params' and 'lr'."
+                )
+            members = [group["params"]] if isinstance(group["params"], Tensor) else group["params"]
+            by_id |= {id(member): float(group["lr"]) for member in members}
+        missing = [name for name, value in parameters.items() if id(value) not in by_id]
+        if missing:
+            raise InputError(
+                f"no group of `rates=` holds {missing[0]!r}: add it, or leave it out with `parameters=`."
+            )
+        found = {name: by_id[id(value)] for name, value in parameters.items()}
     elif isinstance(rates, int | float):
         found = dict.fromkeys(parameters, float(rates))
     else:
@@ -292,25 +305,6 @@ def rate_of_each(parameters: Mapping[str, Tensor], rates: Rates) -> dict[str, fl
             "because the kernel needs their square roots."
         )
     return found
-
-
-def _rates_of_groups(
-    parameters: Mapping[str, Tensor], groups: Sequence[Mapping[str, Any]]
-) -> dict[str, float]:
-    rate_by_id: dict[int, float] = {}
-    for group in groups:
-        if not isinstance(group, Mapping) or "params" not in group or "lr" not in group:
-            raise InputError(
-                "`rates=` as a list must be an optimizer's param_groups, dicts with 'params' and 'lr'."
-            )
-        members = [group["params"]] if isinstance(group["params"], Tensor) else group["params"]
-        rate_by_id |= {id(member): float(group["lr"]) for member in members}
-    missing = [name for name, value in parameters.items() if id(value) not in rate_by_id]
-    if missing:
-        raise InputError(
-            f"no group of `rates=` holds {missing[0]!r}: add it, or leave it out with `parameters=`."
-        )
-    return {name: rate_by_id[id(value)] for name, value in parameters.items()}
 
 
 def layer_of(name: str) -> str:

@@ -64,8 +64,24 @@ class Model:
                 stack.enter_context(torch.backends.cudnn.flags(enabled=False))
             arguments = batch.channels_last() if self.channels_last else batch.arguments
             first = () if self.given_parameters is None else (self.given_parameters,)
-            result = call_with(self.function, arguments, first)
-            return _as_matrix(_picked(result, self.output), batch, differentiable)
+            outputs = _picked(call_with(self.function, arguments, first), self.output)
+            if not outputs.is_floating_point():
+                raise NotSupportedError(
+                    f"the model's output has dtype {outputs.dtype}, which has no derivative: `pick a real output "
+                    "with output=|let the model return real numbers`."
+                )
+            if differentiable and not outputs.requires_grad:
+                raise NotSupportedError(
+                    "the model's output does not depend differentiably on any chosen parameter: return it before "
+                    "detach, argmax or no_grad, and leave requires_grad on."
+                )
+            if outputs.ndim <= batch.axis or outputs.shape[batch.axis] != batch.count:
+                raise InputError(
+                    f"the output has shape {tuple(outputs.shape)} for {batch.count} samples: it needs one entry "
+                    f"per sample along axis {batch.axis}; `pick or reshape it with output=|let the model return "
+                    "samples first`."
+                )
+            return outputs.movedim(batch.axis, 0).reshape(batch.count, -1)
 
     def moved(self) -> Model | None:
         """The same model with noise added to its parameters; None for a functional model, whose own they are."""
@@ -130,30 +146,6 @@ def _described(result: Any) -> str:
     return f"a {type(result).__name__}" + (f" with {names}" if names else "")
 
 
-def _as_matrix(outputs: Tensor, batch: Batch, differentiable: bool) -> Tensor:
-    if not outputs.is_floating_point():
-        raise NotSupportedError(
-            f"the model's output has dtype {outputs.dtype}, which has no derivative: `pick a real output "
-            "with output=|let the model return real numbers`."
-        )
-    if differentiable and not outputs.requires_grad:
-        raise NotSupportedError(
-            "the model's output does not depend differentiably on any chosen parameter: return it before "
-            "detach, argmax or no_grad, and leave requires_grad on."
-        )
-    if outputs.ndim <= batch.axis or outputs.shape[batch.axis] != batch.count:
-        raise InputError(
-            f"the output has shape {tuple(outputs.shape)} for {batch.count} samples: it needs one entry "
-            f"per sample along axis {batch.axis}; `pick or reshape it with output=|let the model return "
-            "samples first`."
-        )
-    return outputs.movedim(batch.axis, 0).reshape(batch.count, -1)
-
-
-_FAILURES = (RuntimeError, TypeError, ValueError, IndexError)  # of torch, where inputs do not fit
-_OTHERS = (ForetrainError, NotImplementedError, torch.OutOfMemoryError)  # that have nothing to do with them
-
-
 def call_with(function: Callable[..., Any], x: Any, first: tuple[Any, ...] = ()) -> Any:
     """function(*x) of a tuple or list, function(**x) of a dict whose keys are its arguments, else function(x).
 
@@ -187,27 +179,27 @@ def explained(x: Any, parameters: Iterable[Tensor], name: str = "x") -> Iterator
     """Around the first pass with inputs: where torch stumbles over them, say over what."""
     try:
         yield
-    except _OTHERS:
-        raise
-    except _FAILURES as error:
-        raise InputError(_explanation(x, list(parameters), name, error)) from error
-
-
-def _explanation(x: Any, parameters: list[Tensor], name: str, error: Exception) -> str:
-    given = [leaf for leaf in leaves(x) if isinstance(leaf, Tensor)]
-    own = [value for value in parameters if value.is_floating_point()]
-    dtypes, devices = {value.dtype for value in own}, {value.device for value in own}
-    for leaf in given if own else []:
-        if leaf.device not in devices:
-            return f"`{name}` is on {leaf.device}, but the model on {own[0].device}: move one of them with .to(...)."
-        if leaf.is_floating_point() and leaf.dtype not in dtypes:
-            return (
-                f"`{name}` is {_told(leaf.dtype)}, but the model is {_told(own[0].dtype)}: convert one of them with "
-                f".to({own[0].dtype}) or .to({leaf.dtype})."
-            )
-    said = " ".join(str(error).split()).rstrip(".")[:200] or type(error).__name__
-    shapes = ", ".join(f"{tuple(leaf.shape)} {_told(leaf.dtype)}" for leaf in given)
-    return f"the model cannot be called on `{name}` of shape {shapes} ({said}): give what its forward takes."
+    except (ForetrainError, NotImplementedError, torch.OutOfMemoryError):
+        raise  # these have nothing to do with the inputs
+    except (RuntimeError, TypeError, ValueError, IndexError) as error:
+        given = [leaf for leaf in leaves(x) if isinstance(leaf, Tensor)]
+        own = [value for value in parameters if value.is_floating_point()]
+        dtypes, devices = {value.dtype for value in own}, {value.device for value in own}
+        for leaf in given if own else []:
+            if leaf.device not in devices:
+                raise InputError(
+                    f"`{name}` is on {leaf.device}, but the model on {own[0].device}: move one of them with .to(...)."
+                ) from error
+            if leaf.is_floating_point() and leaf.dtype not in dtypes:
+                raise InputError(
+                    f"`{name}` is {_told(leaf.dtype)}, but the model is {_told(own[0].dtype)}: convert one of them "
+                    f"with .to({own[0].dtype}) or .to({leaf.dtype})."
+                ) from error
+        said = " ".join(str(error).split()).rstrip(".")[:200] or type(error).__name__
+        shapes = ", ".join(f"{tuple(leaf.shape)} {_told(leaf.dtype)}" for leaf in given)
+        raise InputError(
+            f"the model cannot be called on `{name}` of shape {shapes} ({said}): give what its forward takes."
+        ) from error
 
 
 def _told(dtype: torch.dtype) -> str:
@@ -226,8 +218,17 @@ def refuse_ill_defined(model: Any) -> None:
         return
     for name, module in model.named_modules():
         called = f"{name or 'the model'} ({type(module).__name__})"
-        rate = _dropout_rate(module)
-        if rate > 0:
+        # The rate at which it drops values now.
+        rate = 0.0
+        if isinstance(module, nn.RReLU):
+            rate = float(module.upper - module.lower)
+        elif isinstance(module, _DROPOUTS):
+            rate = float(module.p)
+        elif isinstance(module, nn.MultiheadAttention) or (
+            isinstance(module, nn.RNNBase) and module.num_layers > 1
+        ):
+            rate = float(module.dropout)
+        if module.training and rate > 0:
             raise NotSupportedError(
                 f"{called} drops values at random (p = {rate:g}), so that the kernel is not defined: call "
                 "model.eval(), or set p = 0."
@@ -244,21 +245,6 @@ def refuse_ill_defined(model: Any) -> None:
                 f"{called} normalises with the statistics of the batch, so that samples depend on each other: "
                 "call model.eval() (with track_running_stats on), or use another normalisation."
             )
-
-
-def _dropout_rate(module: nn.Module) -> float:
-    """The rate at which a module drops values now."""
-    if not module.training:
-        return 0.0
-    if isinstance(module, _DROPOUTS):
-        return float(module.p)
-    if isinstance(module, nn.MultiheadAttention):
-        return float(module.dropout)
-    if isinstance(module, nn.RNNBase) and module.num_layers > 1:
-        return float(module.dropout)
-    if isinstance(module, nn.RReLU) and module.lower != module.upper:
-        return float(module.upper - module.lower)
-    return 0.0
 
 
 def refuse_random(first: Tensor, second: Tensor) -> None:

@@ -82,30 +82,26 @@ class Engine:
             self.model.unfused = True
             tape = self._read(self.model(batch))
         if _gains_from_channels_last(tape):
-            tape = self._with_channels_last(batch, tape)
+            self.model.channels_last = True
+            try:
+                again = self._read(self.model(batch))
+                self.model.channels_last = close(tape.outputs, again.outputs)
+            except RuntimeError:
+                # Some models see images as vectors without a copy, which needs the usual order.
+                self.model.channels_last = False
+            if self.model.channels_last:
+                tape = again
         refuse_checkpoints(tape)
         refuse_false_gradients(tape)
         refuse_not_finite(tape.outputs)
         # Fewer samples in another order must have the same outputs.
         order = [2, 1]
-        again = self.model(batch.pick(order))
-        if not close(tape.outputs[order], again):
+        alone = self.model(batch.pick(order))
+        if not close(tape.outputs[order], alone):
             refuse_random(tape.outputs, self.model(batch))
-            refuse_coupling(tape.outputs[order], again)
+            refuse_coupling(tape.outputs[order], alone)
         self._few = batch
         self._begin(tape)
-
-    def _with_channels_last(self, batch: Batch, tape: Tape) -> Tape:
-        """The graph for images whose channels lie side by side, if the model takes them so."""
-        self.model.channels_last = True
-        try:
-            again: Tape | None = self._read(self.model(batch))
-        except RuntimeError:  # some models see images as vectors without a copy, which needs the usual order
-            again = None
-        if again is not None and close(tape.outputs, again.outputs):
-            return again
-        self.model.channels_last = False
-        return tape
 
     def look_again(self, change: GraphChangedError) -> None:
         """Start afresh after a chunk whose graph does not go with those before."""
@@ -134,14 +130,14 @@ class Engine:
         return read(outputs, self.model.parameters)
 
     def _probe(self, tape: Tape, batch: Batch) -> Probe:
-        return Probe(tape, fixed_normal(tape.outputs), lambda: self._moved(batch))
+        def moved() -> Tape | None:
+            # The graph of the same samples with all parameters moved a little.
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(0)
+                other = self.model.moved()
+            return None if other is None else read(other(batch), other.parameters)
 
-    def _moved(self, batch: Batch) -> Tape | None:
-        """The graph of the same samples with all parameters moved a little."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-            moved = self.model.moved()
-        return None if moved is None else read(moved(batch), moved.parameters)
+        return Probe(tape, fixed_normal(tape.outputs), moved)
 
     @without_collection()
     def chunk(self, batch: Batch) -> Factors:
@@ -190,10 +186,9 @@ class Engine:
         if key not in self._plans:
             few = probe(batch)
             small = self._read(self.model(few))
-            if small.shape == tape.shape:
-                self._plans[key] = replace(self._planner.plan(self._probe(small, few)), trusted=True)
-            else:
-                self._plans[key] = self._planner.plan(self._probe(tape, batch))
+            alike = small.shape == tape.shape
+            own = self._planner.plan(self._probe(small, few) if alike else self._probe(tape, batch))
+            self._plans[key] = replace(own, trusted=alike)
         return self._plans[key]
 
     def _joined(self, label: str, factors: dict[Key, Factor], samples: int) -> dict[Key, Factor]:

@@ -190,15 +190,26 @@ class Pairs(Factor):
         assert isinstance(other, Pairs)
         groups, _, rows, q, positions = self.sensitivities.shape
         size = positions * positions * max(1, q * rows // positions) * self.sensitivities.element_size()
+        # Samples of the other chunk a few at a time, with their columns in the tile.
+        step = max(1, int(_PAIR_BYTES / max(size * (mine.stop - mine.start), 1)))
         for group in range(groups):
-            for part, columns in _in_parts(theirs, rows, size * (mine.stop - mine.start)):
+            for start in range(theirs.start, theirs.stop, step):
+                part = slice(start, min(start + step, theirs.stop))
+                columns = rows_of(slice(part.start - theirs.start, part.stop - theirs.start), rows)
                 self._add(tile[:, columns], group, mine, other, part)
 
     def _add(self, tile: Tensor, group: int, mine: slice, other: Pairs, theirs: slice) -> None:
         left, right = self.sensitivities[group, mine], other.sensitivities[group, theirs]
-        activity = self._activity(group, mine, other, theirs)  # (n, T, m, T')
         n, rows, q, mine_t = left.shape
         m, _, _, their_t = right.shape
+        # What the inputs have in common, (n, T, m, T').
+        if self.inputs.ndim == 2:
+            equal = self.inputs[mine][:, :, None, None] == other.inputs[theirs][None, None]
+            activity = equal.to(self.sensitivities.dtype)
+        else:
+            a, b = self.inputs[group, mine].transpose(1, 2), other.inputs[group, theirs].transpose(1, 2)
+            product = a.reshape(-1, a.shape[2]) @ b.reshape(-1, b.shape[2]).t()
+            activity = product.view(n, mine_t, m, their_t)
         # first over the positions of the other sample: (m; n T, T') (m; T', rows q)
         carried = torch.bmm(
             activity.permute(2, 0, 1, 3).reshape(m, n * mine_t, their_t),
@@ -210,27 +221,6 @@ class Pairs(Factor):
             carried.permute(1, 4, 2, 0, 3).reshape(n, q * mine_t, m * rows),
         )
         tile.view(n, rows, m * rows).add_(found, alpha=self.weight_rate * self.scale * other.scale)
-
-    def _activity(self, group: int, mine: slice, other: Pairs, theirs: slice) -> Tensor:
-        if self.inputs.ndim == 2:
-            equal = self.inputs[mine][:, :, None, None] == other.inputs[theirs][None, None]
-            return equal.to(self.sensitivities.dtype)
-        left = self.inputs[group, mine].transpose(1, 2)
-        right = other.inputs[group, theirs].transpose(1, 2)
-        product = left.reshape(-1, left.shape[2]) @ right.reshape(-1, right.shape[2]).t()
-        return product.view(*left.shape[:2], *right.shape[:2])
-
-
-def _in_parts(samples: slice, rows: int, bytes_per_sample: float) -> list[tuple[slice, slice]]:
-    """Samples of the other chunk a few at a time, with their columns in the tile."""
-    step = max(1, int(_PAIR_BYTES / max(bytes_per_sample, 1)))
-    return [
-        (
-            slice(start, min(start + step, samples.stop)),
-            slice((start - samples.start) * rows, (min(start + step, samples.stop) - samples.start) * rows),
-        )
-        for start in range(samples.start, samples.stop, step)
-    ]
 
 
 def add_products(kernel: Tensor, mine: Sequence[Factor], theirs: Sequence[Factor], rows: int) -> None:
@@ -244,9 +234,11 @@ def add_products(kernel: Tensor, mine: Sequence[Factor], theirs: Sequence[Factor
 def add_symmetric_products(kernel: Tensor, factors: Sequence[Factor], rows: int) -> None:
     """The same for one chunk with itself: tiles above the diagonal, and their mirror images."""
     whole = min(max(len(kernel) // 8, _LEAF_ROWS), 2 * _LEAF_ROWS, _CACHED_ROWS)
-    tiles = _upper(0, len(kernel) // rows, max(1, whole // rows))
-    _add_large(kernel, factors, factors, rows, _panels(len(kernel) // rows, max(1, _PANEL_ROWS // rows)))
-    for tile in tiles:
+    count, height = len(kernel) // rows, max(1, _PANEL_ROWS // rows)
+    # Flat tiles that reach from the diagonal to the right: long products are fastest on these.
+    panels = [(slice(i, min(i + height, count)), slice(i, count)) for i in range(0, count, height)]
+    _add_large(kernel, factors, factors, rows, panels)
+    for tile in _upper(0, count, max(1, whole // rows)):
         for across, down in _finished(kernel, factors, factors, rows, tile):
             block = kernel[across, down]
             if across == down:
@@ -283,11 +275,6 @@ def _finished(
             for left, right in pairs:
                 left.accumulate(kernel[part], a, right, b)
             yield part
-
-
-def _panels(count: int, height: int) -> list[Tile]:
-    """Flat tiles that reach from the diagonal to the right: long products are fastest on these."""
-    return [(slice(i, min(i + height, count)), slice(i, count)) for i in range(0, count, height)]
 
 
 def _upper(start: int, stop: int, leaf: int) -> list[Tile]:

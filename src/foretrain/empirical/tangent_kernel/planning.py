@@ -79,17 +79,6 @@ class Share:
         """All parameters whose contribution is in the factor."""
         return self.block.parameters if self.bias is None else (*self.block.parameters, self.bias)
 
-    def goes_with(self, other: Share) -> bool:
-        """Whether the factors of another graph can be multiplied with mine."""
-        mine, its = self.block, other.block
-        layouts = [source.made for source in mine.sources], [source.made for source in its.sources]
-        return (
-            mine.parameters == its.parameters
-            and mine.direct == its.direct
-            and self.bias == other.bias
-            and (not mine.direct or layouts[0] == layouts[1])
-        )
-
     def formed(self) -> list[tuple[Key, str, int]]:
         """Key, parameter and entries of all gradients that are formed."""
         parameters = self.counted.parameters
@@ -312,7 +301,11 @@ class Planner:
         shares = []
         for share in plan.shares:
             known = self._settled.setdefault(share.place, share)
-            if not share.goes_with(known):
+            mine, its = share.block, known.block
+            # Whether the factors of both graphs can be multiplied.
+            alike = (mine.parameters, mine.direct, share.bias) == (its.parameters, its.direct, known.bias)
+            layouts = [[source.made for source in block.sources] for block in (mine, its)]
+            if not alike or (mine.direct and layouts[0] != layouts[1]):
                 raise GraphChangedError(unreadable={*share.parameters, *known.parameters})
             site = plan.sites.get(share.place)
             if known.way == "gram" and site is not None and site.positions > 1:
