@@ -36,17 +36,11 @@ _TRANSPOSES: tuple[Any, ...] = (
 
 
 @dataclass(frozen=True, eq=False)
-class LayerCall:
-    """One use of a layer: what goes in and what comes out (bias included), both with their graph."""
+class WeightCall:
+    """A linear map or convolution of a parameter: what goes in and comes out (bias included), with their graph."""
 
     signal: Tensor
     value: Tensor
-
-
-@dataclass(frozen=True, eq=False)
-class WeightCall(LayerCall):
-    """A linear map or convolution of a parameter."""
-
     weight: str
     bias: str | None
     kind: Kind
@@ -68,9 +62,11 @@ class WeightCall(LayerCall):
 
 
 @dataclass(frozen=True, eq=False)
-class LinearCall(LayerCall):
-    """A call of an ``nn.Linear``, with a copy of what went in."""
+class LinearCall:
+    """A call of an ``nn.Linear``: what goes in and what comes out, with their graph, and a copy of what went in."""
 
+    signal: Tensor
+    value: Tensor
     name: str
     module: nn.Linear
     input: Tensor

@@ -122,7 +122,14 @@ class _Step:
         sums = torch.einsum("wjac,wjbd->wabcd", by_sample, by_sample)
         repeats = self.same.shape[-1] // self.samples
         own = self.rates.weight * self.same[..., None, None] * sums.repeat(1, repeats, repeats, 1, 1)
-        push, q = self.push, self._gradient(H)
+        # q_ac;x = δ_{i_a i_c} c σ_c σ'_x + W σ'' 𝓗_xc, at x of the sample of a: (networks, a, c, x)
+        push, samples = self.push, self.samples
+        at_sample = _at_equal_samples(torch.ones_like(push[:, ::samples, ::samples]), samples)
+        slope = (at_sample * self.slope[:, None])[:, :, None]
+        # σ_jc of gradients c at every x = (j, δ)
+        signal = self.signal.repeat(1, repeats, 1).repeat_interleave(samples, dim=2)[:, None]
+        q = self.rates.weight * self.same[..., None] * slope * signal
+        q = q + (self.weight * self.bend[:, None])[:, :, None] * H.mT[:, None]
         crossed = torch.einsum("wyxz,wdz,wby,wacx->wabcd", below.dntk, push, push, q)
         return (
             own
@@ -131,17 +138,6 @@ class _Step:
             + crossed.permute(0, 2, 1, 4, 3)
             + torch.einsum("wxyzt,wax,wby,wcz,wdt->wabcd", below.dd_II, push, push, push, push)
         )
-
-    def _gradient(self, H: Tensor) -> Tensor:
-        """q_ac;x = δ_{i_a i_c} c σ_c σ'_x + W σ'' 𝓗_xc, at x of the sample of a: (networks, a, c, x)."""
-        legs, samples = self.same.shape[-1], self.samples
-        at_sample = _at_equal_samples(torch.ones_like(self.push[:, ::samples, ::samples]), samples)
-        # σ_jc of gradients c at every x = (j, δ)
-        signal = self.signal.repeat(1, legs // samples, 1).repeat_interleave(samples, dim=2)[:, None]
-        own = (
-            self.rates.weight * self.same[..., None] * (at_sample * self.slope[:, None])[:, :, None] * signal
-        )
-        return own + (self.weight * self.bend[:, None])[:, :, None] * H.mT[:, None]
 
 
 def _at_equal_samples(weight: Tensor, samples: int) -> Tensor:

@@ -172,28 +172,24 @@ class FormedGradients(_Products, GradientCollector):
         if self.gradient is None:
             self.gradient = found.new_empty(samples, self.size.outputs, prod(self.shape))
             self.gradient[:, :output] = 0
-        self._form(found, self.gradient[:, output])
+        # The sum over positions of (sensitivity) x (input).
+        target = self.gradient[:, output]
+        if self.is_table:
+            index = self.inputs[:, :, None].expand(-1, -1, q)
+            table = target.zero_().view(samples, self.shape[0], q)
+            table.scatter_add_(1, index, found[0].transpose(1, 2))
+        else:
+            for group, (mine, weights) in enumerate(zip(found, self.inputs)):
+                into = target.view(samples, groups, -1)[:, group]
+                if self._sites[0].inputs_first:
+                    shaped = into.view(samples, -1, q)
+                    torch.bmm(weights.transpose(1, 2), mine.transpose(1, 2), out=shaped)
+                else:
+                    torch.bmm(mine, weights, out=into.view(samples, q, -1))
         if self._with_bias:
             if self.bias is None:
                 self.bias = found.new_zeros(samples, self.size.outputs, groups * q)
             self.bias[:, output] = found.sum(-1).transpose(0, 1).reshape(samples, -1)
-
-    def _form(self, sensitivities: Tensor, target: Tensor) -> None:
-        """Sum over positions of (sensitivity) x (input), written into (samples, entries)."""
-        groups, samples, q, _ = sensitivities.shape
-        if self.is_table:
-            rows = target.zero_().view(samples, self.shape[0], q)
-            index = self.inputs[:, :, None].expand(-1, -1, q)
-            rows.scatter_add_(1, index, sensitivities[0].transpose(1, 2))
-            return
-        for group in range(groups):
-            mine, weights = sensitivities[group], self.inputs[group]
-            into = target.view(samples, groups, -1)[:, group]
-            if self._sites[0].inputs_first:
-                shaped = into.view(samples, -1, q)
-                torch.bmm(weights.transpose(1, 2), mine.transpose(1, 2), out=shaped)
-            else:
-                torch.bmm(mine, weights, out=into.view(samples, q, -1))
 
 
 class Sums(GradientCollector):

@@ -228,26 +228,24 @@ class Planner:
     def _shares(self, blocks: Sequence[Block], probe: Probe, sites: dict[Place, Site]) -> list[Share]:
         found = []
         for number, block in enumerate(blocks):
-            way, site = self._way(block, probe)
+            trial = Share(block, "gradient", self.counted)
+            collectors = BlockCapture(probe.tape, trial, probe.samples, 1).collected
+            way: Way = "gradient"
+            site = None
+            if not block.direct:
+                way = "derived"
+            elif len(collectors) == 1 and isinstance(collectors[0], FormedGradients):
+                site = collectors[0].site
+                if not self.by_gradient & {*block.parameters}:
+                    way = cheapest(self.job, site)
+            elif len(collectors) == 1:
+                way = "sum"
             piece = number if len(blocks) > 1 else None
             late = way == "gradient" and site is not None and site.forms_late
             found.append(Share(block, way, self.counted, piece=piece, late=late))
             if site is not None:
                 sites[found[-1].place] = site
         return found
-
-    def _way(self, block: Block, probe: Probe) -> tuple[Way, Site | None]:
-        capture = BlockCapture(probe.tape, Share(block, "gradient", self.counted), probe.samples, 1)
-        if not block.direct:
-            return "derived", None
-        if len(capture.collected) > 1:
-            return "gradient", None
-        (collector,) = capture.collected
-        if not isinstance(collector, FormedGradients):
-            return "sum", None
-        if self.by_gradient & {*block.parameters}:
-            return "gradient", collector.site
-        return cheapest(self.job, collector.site), collector.site
 
     def _agree(self, shares: Sequence[Share], probe: Probe, lengths: Mapping[str, float]) -> bool:
         """Whether the samples' Gram from the graph gives the length of the parameters' gradient.
