@@ -136,7 +136,7 @@ def check_sites(dynamics: Dynamics, expected: Dense, without: tuple[str, ...] = 
     total = sum(
         (rows[name].flatten(1) @ rows[name].flatten(1).T for name in without), torch.zeros_like(units)
     )
-    for site in dynamics.sites():
+    for site in dynamics.sites:
         total = total + site.product(units)
         assert site.space.size == len(site.inputs) * site.space["feature"]
         forth = site.propagate(torch.eye(site.space.size, dtype=DOUBLE))

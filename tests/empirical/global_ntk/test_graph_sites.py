@@ -21,7 +21,7 @@ def test_the_direct_sum_over_sites_is_the_kernel(name: str) -> None:
 
 def test_weights_that_feed_the_same_sum_are_one_site() -> None:
     dynamics = CASES["tanh loop"].dynamics()
-    (site,) = dynamics.sites()
+    (site,) = dynamics.sites
     assert site.parameters == ("step.recurrent.weight", "step.input.weight", "step.recurrent.bias")
     assert site.space.axes == (("batch", BATCH), ("time", TIMES), ("feature", UNITS))
     states = dynamics.values.view(BATCH, TIMES, UNITS)
@@ -31,7 +31,7 @@ def test_weights_that_feed_the_same_sum_are_one_site() -> None:
 
 
 def test_the_gates_of_a_gru_keep_their_weights_apart() -> None:
-    sites = CASES["GRU cell"].dynamics().sites()
+    sites = CASES["GRU cell"].dynamics().sites
     assert [site.parameters for site in sites] == [
         ("step.weight_ih", "step.bias_ih"),
         ("step.weight_hh", "step.bias_hh"),
@@ -39,15 +39,13 @@ def test_the_gates_of_a_gru_keep_their_weights_apart() -> None:
 
 
 def test_a_weight_used_twice_is_one_site_with_the_rows_of_both_uses() -> None:
-    (weight,) = [
-        site for site in CASES["tied layers"].dynamics().sites() if "inside.weight" in site.parameters
-    ]
+    (weight,) = [site for site in CASES["tied layers"].dynamics().sites if "inside.weight" in site.parameters]
     assert weight.space.axes == (("batch", BATCH), ("use", 2), ("feature", 4))
     assert_close(weight.inputs.view(BATCH, 2, 4)[:, 0], CASES["tied layers"].x)
 
 
 def test_each_group_of_a_convolution_is_a_site() -> None:
-    sites = [site for site in CASES["images"].dynamics().sites() if "2.weight" in site.parameters]
+    sites = [site for site in CASES["images"].dynamics().sites if "2.weight" in site.parameters]
     assert [site.space.axes for site in sites] == [(("batch", BATCH), ("position", 4), ("feature", 1))] * 2
     assert [site.inputs.shape for site in sites] == [(12, 5)] * 2
 
@@ -58,12 +56,12 @@ def test_many_groups_are_left_without_site() -> None:
 
 
 def test_coupled_samples_have_rows_without_an_axis_of_samples() -> None:
-    sites = CASES["coupled samples"].dynamics().sites()
+    sites = CASES["coupled samples"].dynamics().sites
     assert ("row", BATCH) in sites[0].space.axes
 
 
 def test_a_table_has_a_column_for_every_row_that_occurs() -> None:
-    (table,) = [site for site in CASES["words"].dynamics().sites() if "table.weight" in site.parameters]
+    (table,) = [site for site in CASES["words"].dynamics().sites if "table.weight" in site.parameters]
     assert table.inputs.shape == (8, 5)
     assert table.inputs.sum() == 8
 
@@ -75,7 +73,7 @@ def test_a_transposed_convolution_and_its_norm() -> None:
     units = torch.eye(dynamics.space.size, dtype=torch.float64)
     assert dynamics.without_site == ("1.weight",)
     scale = dynamics.pull(units)["1.weight"]
-    total = sum(site.product(units) for site in dynamics.sites()) + scale @ scale.T
+    total = sum(site.product(units) for site in dynamics.sites) + scale @ scale.T
     assert isinstance(total, torch.Tensor)
     assert_close(total, dynamics.product(units))
 
@@ -94,6 +92,6 @@ class _BothIn(nn.Module):
 def test_a_weight_twice_in_one_sum() -> None:
     dynamics = GraphDynamics(_BothIn().double(), normal(2, 3), ("weight", "sum"))
     units = torch.eye(dynamics.space.size, dtype=torch.float64)
-    (site,) = dynamics.sites()
+    (site,) = dynamics.sites
     assert len(site.inputs) == 4
     assert_close(site.product(units), dynamics.product(units))

@@ -85,7 +85,7 @@ def test_a_state_without_samples_has_numbered_axes() -> None:
     assert dynamics.space["scales"] == Space.of(axis_0=5, axis_1=INPUTS)
     check_blocks(dynamics)
     units = torch.eye(dynamics.space.size, dtype=torch.float64)
-    total = sum(site.product(units) for site in dynamics.sites())
+    total = sum(site.product(units) for site in dynamics.sites)
     assert isinstance(total, Tensor)
     assert_close(total, dynamics.product(units))
 
@@ -263,7 +263,7 @@ def test_one_number_for_each_sample_and_a_parameter_that_is_a_number() -> None:
     hidden = torch.tanh(model.layer(X)).detach()
     assert_close(dynamics.pull(units)["gain"][12:], hidden.sum(1))
     assert dynamics.without_site == ("gain",)
-    vector = next(site for site in dynamics.sites() if site.parameters == ("vector",))
+    vector = next(site for site in dynamics.sites if site.parameters == ("vector",))
     assert_close(vector.inputs, 0.7 * hidden, 1e-7)  # 0.7 was rounded to single precision
 
 

@@ -168,7 +168,7 @@ def test_a_linear_model_has_the_inverse_as_its_propagator() -> None:
     assert_close(dynamics.propagate(units).T, torch.block_diag(*[inverted] * BATCH))
     kernel = torch.kron(state @ state.T, inverted @ inverted.T)
     assert_close(dynamics.product(units), kernel)
-    (site,) = dynamics.sites()
+    (site,) = dynamics.sites
     assert_close(site.inputs, state)
 
 

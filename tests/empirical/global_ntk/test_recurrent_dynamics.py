@@ -148,7 +148,7 @@ class TestAgainstBruteForce:
         """The direct sum of the cores of all weight matrices is the kernel."""
         dynamics, _, J = self.parts(name)
         total = torch.zeros(len(J), len(J), dtype=torch.float64)
-        for site in dynamics.sites():
+        for site in dynamics.sites:
             total += dense(site.product, len(J))
             across = dense(site.propagate, site.space.size)
             torch.testing.assert_close(dense(site.propagate_adjoint, len(J)), across.t(), rtol=0, atol=1e-10)
@@ -164,7 +164,7 @@ class TestAgainstBruteForce:
             dynamics = RecurrentDynamics(module, x, parameters=counted)
             J = flat_jacobian(jacrev(lambda w: perturbed(module, x, weights | w, zero))(named))
             torch.testing.assert_close(dense(dynamics.product, len(J)), J @ J.t(), rtol=0, atol=1e-10)
-            cores = sum(dense(site.product, len(J)) for site in dynamics.sites())
+            cores = sum(dense(site.product, len(J)) for site in dynamics.sites)
             torch.testing.assert_close(cores, J @ J.t(), rtol=0, atol=1e-10)
 
 

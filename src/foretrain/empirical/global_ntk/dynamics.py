@@ -98,6 +98,7 @@ class Dynamics(ABC):
         """
         return None
 
+    @property
     def sites(self) -> Sequence[Site]:
         """The weight sites (Thm 1); parameters that enter otherwise have none."""
         return ()
@@ -105,7 +106,7 @@ class Dynamics(ABC):
     @property
     def without_site(self) -> tuple[str, ...]:
         """Counted parameters that enter otherwise than by a matrix product."""
-        known = {name for site in self.sites() for name in site.parameters}
+        known = {name for site in self.sites for name in site.parameters}
         return tuple(name for name in self.parameters if name not in known)
 
 

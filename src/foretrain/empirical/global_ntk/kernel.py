@@ -12,7 +12,7 @@ from torch import Tensor
 
 from foretrain.empirical.global_ntk.alignment import StateAlignment, alignment
 from foretrain.empirical.global_ntk.dynamics import Dynamics, Site, feature_axis, places_of
-from foretrain.empirical.global_ntk.parameter_shares import LossDecrease, loss_decrease
+from foretrain.empirical.global_ntk.parameter_shares import LossDecrease
 from foretrain.empirical.global_ntk.ranks import RankBounds, rank_bounds
 from foretrain.operators import Operator, Space, SumSpace, Vector, add, dense_operator, from_functions, lift
 from foretrain.operators.linear_map import kind_of
@@ -103,7 +103,7 @@ class GlobalNTK(Operator):
     def sites(self) -> Mapping[str, Site]:
         """Where weight matrices act, by the name of the weight (Thm 1); further parts of one have numbers."""
         found: dict[str, Site] = {}
-        for site in self.dynamics.sites():
+        for site in self.dynamics.sites:
             name = site.parameters[0]
             before = sum(other.parameters[0] == name for other in found.values())
             found[f"{name} [{before}]" if before else name] = site
@@ -173,7 +173,12 @@ class GlobalNTK(Operator):
 
     def loss_decrease(self, err: Any) -> LossDecrease:
         """<NTK_S err, err>, how fast gradient descent lowers the loss, and every parameter's part (Cor. 2)."""
-        return loss_decrease(_differentiating(self.dynamics.pull)(self._whole(err)))
+        gradient = _differentiating(self.dynamics.pull)(self._whole(err))
+        lengths = {
+            name: float(torch.linalg.vector_norm(values, dtype=torch.float64)) ** 2
+            for name, values in gradient.items()
+        }
+        return LossDecrease(lengths)
 
     def alignment(self, target: Any, readout: Any = None, **options: Any) -> StateAlignment:
         """Which modes of a target gradient descent can learn from here: see ``global_ntk.alignment``."""

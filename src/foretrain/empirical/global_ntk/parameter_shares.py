@@ -12,7 +12,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from foretrain.empirical.global_ntk.dynamics import Values
 from foretrain.operators.estimators.estimate import Target
 from foretrain.operators.estimators.exactness import AFFORDABLE
 from foretrain.operators.flat_blocks import basis_rows, random_signs
@@ -66,10 +65,14 @@ def trace_shares(kernel: GlobalNTK, *, accuracy: float = 0.02, seed: Seed = 0) -
             signs = random_signs(_FIRST, kernel.size, own, dtype=kernel.dtype, device=kernel.device)
             seen = np.concatenate([seen, _squares(kernel, signs)])
             bar.advance(_FIRST)
-            values, errors = _ratios(seen)
+            total = seen.sum(0)
+            left = total - seen  # without one probe, for jackknife errors
+            shares = left / left.sum(1, keepdims=True)
+            spread = np.square(shares - shares.mean(0)).sum(0)
+            errors = np.sqrt((len(seen) - 1) / len(seen) * spread)
             if target.reached(1.0, float(errors.max())):
                 break
-    return Shares(tuple(kernel.dynamics.parameters), values, errors)
+    return Shares(tuple(kernel.dynamics.parameters), total / total.sum(), errors)
 
 
 def _squares(kernel: GlobalNTK, vectors: Tensor) -> Array:
@@ -80,15 +83,6 @@ def _squares(kernel: GlobalNTK, vectors: Tensor) -> Array:
         parts = [found[name].flatten(1).double().square().sum(1) for name in kernel.dynamics.parameters]
         rows.append(torch.stack(parts, 1))
     return torch.cat(rows).cpu().numpy()
-
-
-def _ratios(seen: Array) -> tuple[Array, Array]:
-    """Shares of the sums, and their jackknife errors."""
-    count, total = len(seen), seen.sum(0)
-    one_out = total - seen
-    shares = one_out / one_out.sum(1, keepdims=True)
-    spread = np.square(shares - shares.mean(0)).sum(0)
-    return total / total.sum(), np.sqrt((count - 1) / count * spread)
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -130,12 +124,3 @@ def _parts_figure(
     error = None if errors is None or not errors.any() else errors[shown]
     panel.bars([names[place] for place in shown], sizes[shown], horizontal=True, error=error)
     return figure
-
-
-def loss_decrease(gradient: Values) -> LossDecrease:
-    """From J* err, by parameter."""
-    lengths = {
-        name: float(torch.linalg.vector_norm(values, dtype=torch.float64)) ** 2
-        for name, values in gradient.items()
-    }
-    return LossDecrease(lengths)

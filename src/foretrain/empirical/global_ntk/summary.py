@@ -93,6 +93,17 @@ class GlobalSummary(Result):
             "share of the trace": self.eigenvalue_shares,
             "residual": self.residuals,
         }
+        # Parameters' shares of the trace, and of how fast the loss falls where that is known.
+        shares = self.trace_shares
+        order = np.argsort(-shares.values)[:_MOST_PARAMETERS]
+        names = [shares.names[place] for place in order]
+        of_parameters: dict[Any, Any] = {
+            "parameter": names,
+            Column("share of the trace", error="±"): shares.values[order],
+            "±": shares.standard_errors[order],
+        }
+        for ending, fall in self._falls().items():
+            of_parameters[f"share of the loss decrease{ending}"] = [fall.shares[name] for name in names]
         sizes = f"{self.size} states, {self.parameters} parameters, {self.dtype}"
         statement = f"Global-state NTK on {self.axes}: {sizes}."
         parts: list[Part] = [
@@ -100,7 +111,7 @@ class GlobalSummary(Result):
             Table.of(columns),
             self._figure,
             *(without_figures(view.answer()) for view in self.views.values()),
-            self._parameter_table(),
+            Table.of(of_parameters),
             *self.notes,
             f"Computed in {self.seconds:.3g} s.",
         ]
@@ -111,20 +122,6 @@ class GlobalSummary(Result):
         known = {name: view.loss_decrease for name, view in self.views.items()}
         endings = {name: f" through {name}" if len(known) > 1 else "" for name in known}
         return {endings[name]: fall for name, fall in known.items() if fall is not None}
-
-    def _parameter_table(self) -> Table:
-        """Shares of the trace, and of how fast the loss falls where that is known."""
-        shares = self.trace_shares
-        order = np.argsort(-shares.values)[:_MOST_PARAMETERS]
-        names = [shares.names[place] for place in order]
-        columns: dict[Any, Any] = {
-            "parameter": names,
-            Column("share of the trace", error="±"): shares.values[order],
-            "±": shares.standard_errors[order],
-        }
-        for ending, fall in self._falls().items():
-            columns[f"share of the loss decrease{ending}"] = [fall.shares[name] for name in names]
-        return Table.of(columns)
 
     def _data(self) -> Any:
         shares = self.trace_shares

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -168,25 +168,25 @@ def regression(
     whole = kernel.matrix_in_memory("a regression")
     if whole is None:
         apply = _products(kernel)
-        solution = _solve_by_products(apply, wanted, job, kernel)
+        coefficients, method, rank, count, reached = _solve_by_products(apply, wanted, job, kernel)
     else:
         matrix = whole / _equal_outputs(kernel)
         apply = matrix.__matmul__
-        solution = _solve(matrix, wanted, job, kernel)
-    change = apply(solution.coefficients)
+        coefficients, method, rank, count, reached = _solve(matrix, wanted, job, kernel)
+    change = apply(coefficients)
     predictions = start + change.reshape(start.shape)
     if test is not None:
-        predictions = test_start + _products(test)(solution.coefficients).reshape(test_start.shape)
+        predictions = test_start + _products(test)(coefficients).reshape(test_start.shape)
     size = float(np.linalg.norm(wanted))
     return KernelRegression(
         predictions=predictions,
         train_predictions=start + change.reshape(start.shape),
-        coefficients=solution.coefficients.reshape(start.shape),
+        coefficients=coefficients.reshape(start.shape),
         residual=float(np.linalg.norm(wanted - change)) / size if size > 0 else 0.0,
-        method=solution.method,
-        rank=solution.rank,
-        iterations=solution.iterations,
-        tolerance=solution.tolerance,
+        method=method,
+        rank=rank,
+        iterations=count,
+        tolerance=reached,
         ridge=ridge,
         time=time,
         one_hot=targets.one_hot,
@@ -209,13 +209,8 @@ class _Job:
         return np.where(counts, moved / safe, 0.0)
 
 
-@dataclass(frozen=True)
-class _Solution:
-    coefficients: Array
-    method: str
-    rank: int | None = None
-    iterations: int | None = None
-    tolerance: float | None = None
+# Coefficients, method, rank, iterations and tolerance, the latter three where they are known.
+_Solution: TypeAlias = tuple[Array, str, int | None, int | None, float | None]
 
 
 def _solve(matrix: Array, wanted: Array, job: _Job, kernel: AnyKernel) -> _Solution:
@@ -225,13 +220,13 @@ def _solve(matrix: Array, wanted: Array, job: _Job, kernel: AnyKernel) -> _Solut
     if job.time is None:
         factor = _factor(matrix + job.ridge * np.eye(len(matrix)), kernel.resolves(1.0))
         if factor is not None:
-            return _Solution(np.asarray(cho_solve((factor, True), wanted)), "Cholesky", len(factor))
+            return np.asarray(cho_solve((factor, True), wanted)), "Cholesky", len(factor), None, None
     values, modes = eigh(matrix)
     smallest = kernel.resolves(float(np.abs(values).max()) + job.ridge)
     response = job.response(positive(values, kernel), smallest)
     coefficients = modes @ (response[:, None] * (modes.T @ wanted))
     method = "pseudo-inverse of its eigenmodes" if job.time is None else "eigenmodes"
-    return _Solution(coefficients, method, int(np.sum(values + job.ridge > smallest)))
+    return coefficients, method, int(np.sum(values + job.ridge > smallest)), None, None
 
 
 def _factor(matrix: Array, least: float) -> Array | None:
@@ -280,7 +275,7 @@ def _solve_by_products(
             f"{method} reached {error:.2g} instead of the tolerance {tolerance:.2g} in {count} products: the kernel "
             "may be nearly singular; pass `ridge=` or `time=`, or more `iterations=`.",
         )
-    return _Solution(found, method, None, count, tolerance)
+    return found, method, None, count, tolerance
 
 
 def _products(kernel: AnyKernel) -> Callable[[Array], Array]:

@@ -130,11 +130,25 @@ def alignment(
         return aligned(kernel, leading_modes(kernel, wanted, seed), targets, norms[1], kernel.multiply)
     if matrix is None and wanted == kernel.size:
         matrix = written_out(kernel).matrix_in_memory("an alignment")
-    if matrix is None:
-        found = _sampled(kernel, wanted, whole_number("probes", probes, least=2), seed)
-    else:
-        found = _written(matrix, kernel.samples[0])
-    return _aligned(found, kernel, targets, wanted)
+    samples = kernel.samples[0]
+    if matrix is not None:
+        middle = centred(centred(matrix, samples).T, samples)
+        norm, centred_norm = (float(np.sum(matrix**2)), 0.0), (float(np.sum(middle**2)), 0.0)
+        return _aligned(kernel, targets, matrix.__matmul__, *all_modes(matrix), norm, centred_norm, wanted)
+    # Norms are exact on the leading modes, and sampled beside them.
+    probes = whole_number("probes", probes, least=2)
+    modes_seed, probes_seed = spawn(seed, 2)
+    found = leading_modes(kernel, wanted, modes_seed)
+
+    def about_mean(columns: Array) -> Array:
+        return centred(kernel.multiply(centred(columns, samples)), samples)
+
+    def squared(apply: Apply) -> tuple[float, float]:
+        _, rest = rest_of_norms(apply, found.modes, probes, probes_seed)
+        return float(np.sum(apply(found.modes) ** 2) + rest.mean()), standard_error(rest)
+
+    norm, centred_norm = squared(kernel.multiply), squared(about_mean)
+    return _aligned(kernel, targets, kernel.multiply, found.values, found.modes, norm, centred_norm, wanted)
 
 
 def aligned(
@@ -149,62 +163,38 @@ def aligned(
     applied = apply(means)
     about_mean = squares - 2 * np.sum(applied**2) / samples + np.sum((means.T @ applied) ** 2) / samples**2
     middle = float(about_mean) if about_mean > squares * np.finfo(np.float64).eps else 0.0
-    found = _Decomposed(apply, modes.values, modes.modes, (squares, 0.0), (middle, 0.0))
-    return _aligned(found, kernel, targets, len(modes.values))
+    norms = (squares, 0.0), (middle, 0.0)
+    return _aligned(kernel, targets, apply, modes.values, modes.modes, *norms, len(modes.values))
 
 
-def _aligned(found: _Decomposed, kernel: AnyKernel, targets: Targets, wanted: int) -> KernelAlignment:
-    refuse_zero(float(found.eigenvalues[0]))
+def _aligned(
+    kernel: AnyKernel,
+    targets: Targets,
+    apply: Apply,
+    eigenvalues: Array,
+    modes: Array,
+    norm: tuple[float, float],
+    centred_norm: tuple[float, float],
+    wanted: int,
+) -> KernelAlignment:
+    """By leading modes as columns, and squared norms (with standard errors) of the kernel and of the centred one."""
+    refuse_zero(float(eigenvalues[0]))
     columns = targets.vectors(kernel)
-    energies = np.sum((found.modes.T @ columns) ** 2, axis=1) / np.sum(columns**2)
+    energies = np.sum((modes.T @ columns) ** 2, axis=1) / np.sum(columns**2)
     about_mean = centred(columns, kernel.samples[0])
-    applied, applied_to_centred = np.hsplit(found.apply(np.hstack([columns, about_mean])), 2)
-    plain, plain_error = _cosine(applied, columns, found.norm)
-    centred_value, centred_error = _cosine(applied_to_centred, about_mean, found.centred_norm)
+    applied, applied_to_centred = np.hsplit(apply(np.hstack([columns, about_mean])), 2)
+    plain, plain_error = _cosine(applied, columns, norm)
+    centred_value, centred_error = _cosine(applied_to_centred, about_mean, centred_norm)
     return KernelAlignment(
         alignment=plain,
         alignment_error=plain_error,
         centred=centred_value,
         centred_error=centred_error,
-        eigenvalues=np.ascontiguousarray(found.eigenvalues[:wanted]),
+        eigenvalues=np.ascontiguousarray(eigenvalues[:wanted]),
         energies=energies[:wanted],
         size=kernel.size,
         one_hot=targets.one_hot,
     )
-
-
-@dataclass(frozen=True)
-class _Decomposed:
-    """Products, leading modes, and squared norms (with standard errors) of a kernel and of the centred one."""
-
-    apply: Apply
-    eigenvalues: Array
-    modes: Array  # columns
-    norm: tuple[float, float]
-    centred_norm: tuple[float, float]
-
-
-def _written(matrix: Array, samples: int) -> _Decomposed:
-    middle = centred(centred(matrix, samples).T, samples)
-    values, modes = all_modes(matrix)
-    norms = (float(np.sum(matrix**2)), 0.0), (float(np.sum(middle**2)), 0.0)
-    return _Decomposed(matrix.__matmul__, values, modes, *norms)
-
-
-def _sampled(kernel: AnyKernel, top: int, probes: int, seed: Seed) -> _Decomposed:
-    """Norms are exact on the leading modes, and sampled beside them."""
-    modes_seed, probes_seed = spawn(seed, 2)
-    samples = kernel.samples[0]
-    found = leading_modes(kernel, top, modes_seed)
-
-    def middle(columns: Array) -> Array:
-        return centred(kernel.multiply(centred(columns, samples)), samples)
-
-    def squared(function: Apply) -> tuple[float, float]:
-        _, rest = rest_of_norms(function, found.modes, probes, probes_seed)
-        return float(np.sum(function(found.modes) ** 2) + rest.mean()), standard_error(rest)
-
-    return _Decomposed(kernel.multiply, found.values, found.modes, squared(kernel.multiply), squared(middle))
 
 
 def _cosine(applied: Array, columns: Array, squared_norm: tuple[float, float]) -> tuple[float, float]:

@@ -77,25 +77,27 @@ class GraphDynamics(Dynamics):
         self._batch = as_batch(x, batch_axis, shared)
         self._hooked = HookedModel(model, everything, named_states(model, states))
         found = self._first_pass()
-        self._states = [state for kept in found for state in kept]
+        self.ends = [state for kept in found for state in kept]
         self.layouts = self._layouts(model, found)
+        has_axis = all(part.axis is not None for part in self.layouts)
+        self.samples = self._batch.count if has_axis else None
+        spaces = [part.space for part in self.layouts]
+        self.times = frozenset(space["time"] for space in spaces if "time" in space.names)
         named = {state.name: part.space for state, part in zip(self._hooked.states, self.layouts)}
         self.space: VectorSpace = self.layouts[0].space if len(self.layouts) == 1 else SumSpace(named)
-        self.values = self.from_ends([state.detach()[None] for state in self._states])[0]
+        self.values = self._values_of(found)
         refuse_not_finite(self.values)
         refuse_random(self.values, self._values_of(self._hooked.run(self._batch, untouched, False)))
-        self.best_block = self._best_block()
+        # As many vectors as go together without filling the memory with changes of states and parameters.
+        entries = self.space.size + sum(value.numel() for value in self.parameters.values())
+        room = min(_BLOCK_BYTES, available_bytes() / 4)
+        self.best_block = int(max(1, min(_BLOCK, room / (_COPIES * entries * self.dtype.itemsize))))
         names = self.parameters.values()
         self._through = Carrier(
-            self._states,
-            {"states": self._states, "parameters": list(names)},
-            {"states": [s.shape for s in self._states], "parameters": [p.shape for p in names]},
+            self.ends,
+            {"states": self.ends, "parameters": list(names)},
+            {"states": [s.shape for s in self.ends], "parameters": [p.shape for p in names]},
         )
-
-    @property
-    def tape(self) -> Tape:
-        """The graph behind all states, with (1, size) as its root."""
-        return self._tape
 
     @property
     def tape_by_sample(self) -> Tape | None:
@@ -103,23 +105,8 @@ class GraphDynamics(Dynamics):
         if self.samples is None:
             return None
         axes = [part.axis or 0 for part in self.layouts for _ in range(part.calls)]
-        rows = [state.movedim(axis, 0).reshape(self.samples, -1) for axis, state in zip(axes, self._states)]
+        rows = [state.movedim(axis, 0).reshape(self.samples, -1) for axis, state in zip(axes, self.ends)]
         return read(torch.cat(rows, 1), self.parameters)
-
-    @property
-    def ends(self) -> Sequence[Tensor]:
-        """The nodes of the graph that are the states, call by call."""
-        return self._states
-
-    @property
-    def samples(self) -> int | None:
-        """Their number, if every state has an axis for them."""
-        return None if any(part.axis is None for part in self.layouts) else self._batch.count
-
-    @property
-    def times(self) -> frozenset[int]:
-        """Lengths of the states' axes of time."""
-        return frozenset(part.space["time"] for part in self.layouts if "time" in part.space.names)
 
     def to_ends(self, block: Tensor) -> list[Tensor]:
         """A block (k, size) as tensors (k, *shape) of all states, call by call."""
@@ -159,12 +146,9 @@ class GraphDynamics(Dynamics):
         """The adjoint by the same graph."""
         return dict(zip(self.parameters, self._local.back("parameters", self.to_ends(vectors))))
 
+    @cached_property
     def sites(self) -> Sequence[Site]:
         """Of the weights and biases that count; those that feed the same sum are one."""
-        return self._sites
-
-    @cached_property
-    def _sites(self) -> Sequence[Site]:
         return find_sites(self)
 
     @cached_property
@@ -177,24 +161,18 @@ class GraphDynamics(Dynamics):
             {"parameters": [value.shape for value in self.parameters.values()]},
         )
 
-    def _best_block(self) -> int:
-        """As many vectors as go together without filling the memory with changes of states and parameters."""
-        entries = self.space.size + sum(value.numel() for value in self.parameters.values())
-        room = min(_BLOCK_BYTES, available_bytes() / 4)
-        return int(max(1, min(_BLOCK, room / (_COPIES * entries * self.dtype.itemsize))))
-
     def _first_pass(self) -> list[list[Tensor]]:
         """All states in one graph; again without fused recurrent layers where there are some."""
         with explained(self._batch.arguments, self.parameters.values()):
             found = self._hooked.run(self._batch, connected)
-        self._tape = _tape_of(found, self.parameters)
-        if any(name.startswith(_FUSED) for name in self._tape.names):
+        self.tape = _tape_of(found, self.parameters)
+        if any(name.startswith(_FUSED) for name in self.tape.names):
             self._hooked.use_plain_layers()
             found = self._hooked.run(self._batch, connected)
-            self._tape = _tape_of(found, self.parameters)
-        refuse_checkpoints(self._tape)
-        refuse_false_gradients(self._tape)
-        if not self._tape.leaves:
+            self.tape = _tape_of(found, self.parameters)
+        refuse_checkpoints(self.tape)
+        refuse_false_gradients(self.tape)
+        if not self.tape.leaves:
             raise InputError(
                 "no state depends on a parameter that counts: name states after the first layer, or unfreeze "
                 "parameters before them."

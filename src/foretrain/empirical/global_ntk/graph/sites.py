@@ -66,10 +66,11 @@ class GraphSite(Site):
         self.parameters = tuple(dict.fromkeys(part.parameter for part in parts))
         self.space = self._space()
 
-    @property
+    @cached_property
     def inputs(self) -> Tensor:
         """V: the inputs of the weights, and ones for the biases. For a table, its rows that occur."""
-        return self._inputs
+        parts = [part.inputs(self._group).to(self._dynamics.values) for part in self._parts]
+        return torch.cat(parts, -1).flatten(0, 1).contiguous()
 
     def propagate(self, changes: Tensor) -> Tensor:
         """P_w: changes are put where the products are and carried to the states."""
@@ -80,11 +81,6 @@ class GraphSite(Site):
         """P_w*: gradients at the products."""
         gradients = self._carrier.back(self._start, self._dynamics.to_ends(vectors))
         return self._parts[0].arranged(self._group, gradients).flatten(1)
-
-    @cached_property
-    def _inputs(self) -> Tensor:
-        parts = [part.inputs(self._group).to(self._dynamics.values) for part in self._parts]
-        return torch.cat(parts, -1).flatten(0, 1).contiguous()
 
     def _space(self) -> Space:
         part = self._parts[0]
@@ -122,7 +118,21 @@ def find_sites(dynamics: Rooted) -> list[GraphSite]:
             found += confirmed
             for reading in confirmed:
                 left.pop(reading.parameter, None)
-    return _sites(dynamics, found)
+    order = list(dynamics.parameters)
+    together: dict[object, list[Reading]] = {}
+    for reading in sorted(found, key=lambda one: (one.is_bias, order.index(one.parameter))):
+        together.setdefault(reading.key, []).append(reading)
+    groups = {f"site {i}": parts for i, parts in enumerate(together.values())}
+    starts = {}
+    for name, (first, *_) in groups.items():
+        nodes = first.readers[0].tape.nodes
+        starts[name] = [GradientEdge(nodes[node], slot) for node, slot in first.edges]
+    carrier = Carrier(dynamics.ends, starts, {name: parts[0].shapes for name, parts in groups.items()})
+    return [
+        GraphSite(dynamics, carrier, name, parts, group)
+        for name, parts in groups.items()
+        for group in range(parts[0].groups)
+    ]
 
 
 def _confirmed(tape: Tape, parameters: Mapping[str, Tensor], states: Set[Edge]) -> list[Reading]:
@@ -161,21 +171,3 @@ def _squared_length(reading: Reading, gradients: Sequence[Tensor]) -> float:
     except UnreadableError:
         return float("nan")
     return total
-
-
-def _sites(dynamics: Rooted, found: Sequence[Reading]) -> list[GraphSite]:
-    order = list(dynamics.parameters)
-    together: dict[object, list[Reading]] = {}
-    for reading in sorted(found, key=lambda one: (one.is_bias, order.index(one.parameter))):
-        together.setdefault(reading.key, []).append(reading)
-    groups = {f"site {i}": parts for i, parts in enumerate(together.values())}
-    starts = {}
-    for name, (first, *_) in groups.items():
-        nodes = first.readers[0].tape.nodes
-        starts[name] = [GradientEdge(nodes[node], slot) for node, slot in first.edges]
-    carrier = Carrier(dynamics.ends, starts, {name: parts[0].shapes for name, parts in groups.items()})
-    return [
-        GraphSite(dynamics, carrier, name, parts, group)
-        for name, parts in groups.items()
-        for group in range(parts[0].groups)
-    ]

@@ -74,6 +74,9 @@ class ImplicitDynamics(Dynamics):
                 f"it by {distance:.2g} of its length): find it with foretrain.empirical.global_ntk.solve, run its "
                 "own iteration longer, or pass a larger `tolerance=`."
             )
+        self.ends, self.samples = [self._linear.end], len(at)
+        self.times = frozenset(size for name, size in self.space.axes if name == "time")
+        self.tape = read(self._linear.end.reshape(1, -1), self.parameters)
         if not self.tape.leaves:
             raise InputError("the constraint does not depend on any parameter that counts: choose others.")
 
@@ -95,34 +98,15 @@ class ImplicitDynamics(Dynamics):
         found = self._linear.carrier.back("parameters", [-vectors.reshape(len(vectors), *self._linear.shape)])
         return dict(zip(self.parameters, found))
 
+    @cached_property
     def sites(self) -> Sequence[Site]:
         """Of the weights and biases in the constraint."""
-        return self._sites
-
-    @cached_property
-    def tape(self) -> Tape:
-        """The graph behind the constraint, with (1, size) as its root."""
-        return read(self._linear.end.reshape(1, -1), self.parameters)
+        return find_sites(self)
 
     @property
     def tape_by_sample(self) -> Tape:
         """The same with (samples, entries) as its root."""
         return read(self._linear.end.flatten(1), self.parameters)
-
-    @property
-    def ends(self) -> Sequence[Tensor]:
-        """The constraint."""
-        return [self._linear.end]
-
-    @property
-    def samples(self) -> int:
-        """Their number."""
-        return self._linear.shape[0]
-
-    @property
-    def times(self) -> frozenset[int]:
-        """Lengths of the state's axis of time."""
-        return frozenset(size for name, size in self.space.axes if name == "time")
 
     def to_ends(self, block: Tensor) -> list[Tensor]:
         """Vectors of states as cotangents of the constraint: -P* v."""
@@ -136,7 +120,3 @@ class ImplicitDynamics(Dynamics):
     def how(self) -> str:
         """How equations with D_h F are solved."""
         return self._inverse.describe()
-
-    @cached_property
-    def _sites(self) -> Sequence[Site]:
-        return find_sites(self)

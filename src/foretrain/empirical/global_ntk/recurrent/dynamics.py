@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -97,10 +98,7 @@ class RecurrentDynamics(Dynamics):
 
     def local_pull(self, vectors: Tensor) -> Values:
         """Its adjoint."""
-        found: Values = {}
-        for layer, block in zip(self.layers, self.parts(vectors)):
-            _add(found, layer.gradients(layer.sweeps.sensitivities(block)))
-        return found
+        return self._gradients(self._local_sensitivities(vectors))
 
     def push(self, tangents: Values) -> Tensor:
         """J: one sweep forward, with the changes of the products on the way."""
@@ -109,18 +107,13 @@ class RecurrentDynamics(Dynamics):
 
     def pull(self, vectors: Tensor) -> Values:
         """J*: one sweep back."""
-        found: Values = {}
-        for layer, sensitivities in zip(self.layers, self.sweep_back(self.parts(vectors))):
-            _add(found, layer.gradients(sensitivities))
-        return found
+        return self._gradients(self.sweep_back(self.parts(vectors)))
 
     def product(self, vectors: Tensor) -> Tensor:
         """J J*, with one set of large arrays."""
         blocks = self.parts(vectors)
         kept = self.sweep_back(blocks, self._taken_rooms(len(vectors)))
-        gradients: Values = {}
-        for layer, sensitivities in zip(self.layers, kept):
-            _add(gradients, layer.gradients(sensitivities))
+        gradients = self._gradients(kept)
         for states in blocks:
             for state in states:
                 state.zero_()
@@ -140,15 +133,24 @@ class RecurrentDynamics(Dynamics):
 
     def local_product(self, vectors: Tensor) -> Tensor:
         """K, with one set of large arrays."""
-        rooms = [layer.sweeps.sensitivities(block) for layer, block in zip(self.layers, self.parts(vectors))]
-        gradients: Values = {}
-        for layer, room in zip(self.layers, rooms):
-            _add(gradients, layer.gradients(room))
+        rooms = list(self._local_sensitivities(vectors))
+        gradients = self._gradients(rooms)
         blocks = []
         for layer, room in zip(self.layers, rooms):
             layer.write_products(room, gradients, None)
             blocks.append(layer.sweeps.respond(room))
         return self.joined(blocks)
+
+    def _local_sensitivities(self, vectors: Tensor) -> Iterator[Tensor]:
+        return (layer.sweeps.sensitivities(block) for layer, block in zip(self.layers, self.parts(vectors)))
+
+    def _gradients(self, sensitivities: Iterable[Tensor]) -> Values:
+        """Of all counted parameters, from the sensitivities at the products of every layer."""
+        found: Values = {}
+        for layer, own in zip(self.layers, sensitivities):
+            for name, part in layer.gradients(own).items():
+                add_gradient(found, name, part)
+        return found
 
     def parameter_traces(
         self, members: Sequence[str] | None, most_flops: float
@@ -156,6 +158,7 @@ class RecurrentDynamics(Dynamics):
         """By sweeps back that all samples share: see ``recurrent.traces``."""
         return parameter_traces(self, tuple(self.members) if members is None else members, most_flops)
 
+    @cached_property
     def sites(self) -> Sequence[Site]:
         """Of every layer: both weights together where they feed the same sum, apart in a GRU.
 
@@ -219,11 +222,13 @@ class RecurrentDynamics(Dynamics):
         """Copies of every layer's states as (steps, samples, vectors, units), in its own order of time."""
         size = self.samples * self.steps * self.units
         parts = iter(torch.split(flat, size, 1))
-        return [[self._block(next(parts), layer) for _ in layer.names] for layer in self.layers]
+        shape = len(flat), self.samples, self.steps, self.units
 
-    def _block(self, flat: Tensor, layer: Layer) -> Tensor:
-        block = flat.view(len(flat), self.samples, self.steps, self.units).permute(2, 1, 0, 3)
-        return layer.in_order(block).clone(memory_format=torch.contiguous_format)
+        def block(layer: Layer) -> Tensor:
+            ordered = layer.in_order(next(parts).view(shape).permute(2, 1, 0, 3))
+            return ordered.clone(memory_format=torch.contiguous_format)
+
+        return [[block(layer) for _ in layer.names] for layer in self.layers]
 
     def _flat(self, block: Tensor, layer: Layer) -> Tensor:
         return layer.in_order(block).permute(2, 1, 0, 3).reshape(block.shape[2], -1)
@@ -261,11 +266,6 @@ class RecurrentDynamics(Dynamics):
                 f"{type(module).__name__} does not compute what its weights say (a hook, dropout between layers or a "
                 "subclass with its own forward): write it as a loop over a module and name that as a state."
             )
-
-
-def _add(total: Values, more: Values) -> None:
-    for name, part in more.items():
-        add_gradient(total, name, part)
 
 
 def as_samples_first(module: nn.RNNBase, x: object) -> Tensor:
