@@ -13,7 +13,7 @@ in place of the basis give T on average; the probes are drawn once, so that the 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import ceil, sqrt
 from typing import TYPE_CHECKING, Literal
 
@@ -43,13 +43,13 @@ _PILOT_PROBES = 16
 _TEST_VECTORS = 4
 
 
-@dataclass(frozen=True)
 class _Side:
     """One space cut into contracted axes y and kept axes x: where the entry (y, x) stands, and the way back."""
 
-    kept: Space
-    places: Tensor
-    back: Tensor
+    def __init__(self, space: Space, over: tuple[str, ...], device: torch.device) -> None:
+        places = axis_indices(space, over).reshape(-1)
+        self.kept = space.without(over)
+        self.places, self.back = places.to(device), torch.argsort(places).to(device)
 
     def spread(self, flat: Tensor, probes: Tensor) -> Tensor:
         """x ⊗ probe for k vectors (k, x) and b probes (b, y), as (k b, size)."""
@@ -66,8 +66,8 @@ class AxisContraction(Derived):
     """weight × the sum over probes of (I ⊗ l_i)* A (I ⊗ r_i); kinds differ in their probes."""
 
     def __init__(self, parent: Operator, over: tuple[str, ...], count: int, weight: float) -> None:
-        self._entry = _side(parent.domain.plain("a reduction over axes"), over, parent.device)
-        self._exit = _side(parent.codomain.plain("a reduction over axes"), over, parent.device)
+        self._entry = _Side(parent.domain.plain("a reduction over axes"), over, parent.device)
+        self._exit = _Side(parent.codomain.plain("a reduction over axes"), over, parent.device)
         super().__init__(
             [parent],
             self._entry.kept,
@@ -309,8 +309,3 @@ def _checked_axes(operator: Operator, over: str | Iterable[str]) -> tuple[str, .
 
 def _traced_dimension(operator: Operator, over: tuple[str, ...]) -> int:
     return operator.domain.plain("a partial trace").only(over).size
-
-
-def _side(space: Space, over: tuple[str, ...], device: torch.device) -> _Side:
-    places = axis_indices(space, over).reshape(-1)
-    return _Side(space.without(over), places.to(device), torch.argsort(places).to(device))

@@ -43,10 +43,28 @@ class GlobalNTK(Operator):
         """
         self.dynamics = dynamics
         self.members = None if members is None else tuple(members)
-        domain, self._columns = _chosen(dynamics.space, self.members)
+        self._columns: list[slice] | None = None  # of the chosen members in the full state
         self._joined = False
+        domain = dynamics.space
+        if members is not None:
+            if not isinstance(domain, SumSpace):
+                raise InputError(
+                    f"the states {domain.describe()} have one member: leave out which of them are meant."
+                )
+            for name in members:
+                if name not in domain.names:
+                    raise unknown_name("state", str(name), domain.names, "members")
+            self._columns = [domain.slices[name] for name in members]
+            one = domain[members[0]] if len(members) == 1 else None
+            domain = one or SumSpace({name: domain[name] for name in members})
         if side_by_side and isinstance(domain, SumSpace):
-            domain, self._joined = _side_by_side(domain), True
+            first, *others = (member.plain("units side by side") for member in domain.members.values())
+            if any(other != first for other in others):
+                raise InputError(
+                    f"the members of {domain.describe()} have different axes: they stay a direct sum."
+                )
+            *places, (name, units) = first.axes
+            domain, self._joined = Space(*places, (name, units * len(domain.members))), True
         super().__init__(domain, positive=True, **kind_of(dynamics))
         self.flops = dynamics.flops
 
@@ -304,27 +322,3 @@ def _differentiating(function: Callable[[Tensor], R]) -> Callable[[Tensor], R]:
             return function(flat.clone() if flat.is_inference() else flat)
 
     return called
-
-
-def _chosen(space: VectorSpace, members: Sequence[str] | None) -> tuple[VectorSpace, list[slice] | None]:
-    """The space of the chosen members, and where they stand in the full state."""
-    if members is None:
-        return space, None
-    if not isinstance(space, SumSpace):
-        raise InputError(f"the states {space.describe()} have one member: leave out which of them are meant.")
-    for name in members:
-        if name not in space.names:
-            raise unknown_name("state", str(name), space.names, "members")
-    slices = [space.slices[name] for name in members]
-    if len(members) == 1:
-        return space[members[0]], slices
-    return SumSpace({name: space[name] for name in members}), slices
-
-
-def _side_by_side(space: SumSpace) -> Space:
-    """One state with the units of all members, which have the same axes."""
-    first, *others = (member.plain("units side by side") for member in space.members.values())
-    if any(other != first for other in others):
-        raise InputError(f"the members of {space.describe()} have different axes: they stay a direct sum.")
-    *places, (name, units) = first.axes
-    return Space(*places, (name, units * len(space.members)))

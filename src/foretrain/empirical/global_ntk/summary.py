@@ -309,7 +309,12 @@ def _view(
     places = space.without([feature_axis(space)])
     view = partial(reduced_view, kernel, accuracy=asked.accuracy, seed=asked.seed)
     temporal, spatial = _advanced(bar, view("temporal")), _advanced(bar, view("spatial"))
-    values, vectors = _leading(temporal.matrix, max(asked.modes, _SPECTRUM))
+    # Leading modes, which are positive where they are largest.
+    count = min(max(asked.modes, _SPECTRUM), len(temporal.matrix))
+    operator = dense_operator(temporal.matrix, Space.of(place=len(temporal.matrix)), positive=True)
+    leading = operator.top_modes(count, tolerance=1e-6)
+    values, vectors = leading.values.numpy(), leading.vectors.cpu().double().numpy()
+    vectors = vectors * np.sign(vectors[np.arange(count), np.abs(vectors).argmax(1)])[:, None]
     core, likeness = _advanced(bar, _core(kernel, asked.accuracy, asked.seed))
     alignment, decrease = _advanced(bar, _towards(kernel, y, places, readout, name, asked, notes))
     return View(
@@ -326,16 +331,6 @@ def _view(
         loss_decrease=decrease,
         readout=None if readout is None or alignment is None else repr(readout),
     )
-
-
-def _leading(matrix: Tensor, count: int) -> tuple[Array, Array]:
-    """Leading eigenvalues and eigenvectors, as rows that are positive where they are largest."""
-    count = min(count, len(matrix))
-    operator = dense_operator(matrix, Space.of(place=len(matrix)), positive=True)
-    found = operator.top_modes(count, tolerance=1e-6)
-    vectors = found.vectors.cpu().double().numpy()
-    signs = np.sign(vectors[np.arange(count), np.abs(vectors).argmax(1)])
-    return found.values.numpy(), vectors * signs[:, None]
 
 
 def _core(kernel: GlobalNTK, accuracy: float, seed: Seed) -> tuple[Array, Estimate | None]:

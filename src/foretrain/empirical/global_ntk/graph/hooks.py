@@ -101,7 +101,19 @@ def _hook(
 
 def _state_in(result: Any, state: StateName) -> Tensor:
     """The tensor of a module's result that is the state."""
-    value = result if isinstance(result, Tensor) else _entry(result, state)
+    value, entry = result, 0 if state.entry is None else state.entry
+    if not isinstance(result, Tensor):
+        try:
+            if isinstance(entry, str) and not isinstance(result, Mapping):
+                value = getattr(result, entry)
+            else:
+                takes_first = isinstance(result, Mapping) and state.entry is None
+                value = next(iter(result.values())) if takes_first else result[entry]
+        except (AttributeError, KeyError, IndexError, TypeError, StopIteration):
+            raise InputError(
+                f"{state.path!r} returns a {type(result).__name__} that has no entry {entry!r}: choose another one "
+                "with (path, entry)."
+            ) from None
     if not isinstance(value, Tensor):
         raise InputError(
             f"the state {state.name!r} is a {type(value).__name__} in what {state.path!r} returns, not a tensor: "
@@ -116,20 +128,6 @@ def _state_in(result: Any, state: StateName) -> Tensor:
             f"the state {state.name!r} has dtype {value.dtype}, which has no derivative: name a real one."
         )
     return value
-
-
-def _entry(result: Any, state: StateName) -> Any:
-    entry = 0 if state.entry is None else state.entry
-    try:
-        if isinstance(entry, str) and not isinstance(result, Mapping):
-            return getattr(result, entry)
-        takes_first = isinstance(result, Mapping) and state.entry is None
-        return next(iter(result.values())) if takes_first else result[entry]
-    except (AttributeError, KeyError, IndexError, TypeError, StopIteration):
-        raise InputError(
-            f"{state.path!r} returns a {type(result).__name__} that has no entry {entry!r}: choose another one "
-            "with (path, entry)."
-        ) from None
 
 
 def _with_entry(result: Any, entry: int | str | None, value: Tensor) -> Any:

@@ -64,7 +64,22 @@ class GraphSite(Site):
         self._dynamics, self._carrier, self._start = dynamics, carrier, start
         self._parts, self._group = parts, group
         self.parameters = tuple(dict.fromkeys(part.parameter for part in parts))
-        self.space = self._space()
+        part, times = parts[0], dynamics.times
+        like = dynamics.values.new_zeros(())
+        shown = part.arranged(group, [like.expand(1, *shape) for shape in part.shapes])
+        _, samples, positions, features = shown.shape
+        uses, rest = len(part.readers), positions // len(part.readers)
+        by_sample = samples == dynamics.samples
+        axes = [("batch", samples)] if by_sample else []
+        if len({*part.shapes}) > 1:
+            uses, rest = 1, positions
+        if uses > 1:
+            axes.append(("time" if uses in times else "use", uses))
+        if not by_sample:
+            axes.append(("row", rest))
+        elif rest > 1:
+            axes.append(("time" if uses == 1 and rest in times else "position", rest))
+        self.space = Space(*axes, ("feature", features))
 
     @cached_property
     def inputs(self) -> Tensor:
@@ -81,25 +96,6 @@ class GraphSite(Site):
         """P_w*: gradients at the products."""
         gradients = self._carrier.back(self._start, self._dynamics.to_ends(vectors))
         return self._parts[0].arranged(self._group, gradients).flatten(1)
-
-    def _space(self) -> Space:
-        part = self._parts[0]
-        like = self._dynamics.values.new_zeros(())
-        shown = part.arranged(self._group, [like.expand(1, *shape) for shape in part.shapes])
-        _, samples, positions, features = shown.shape
-        uses, rest = len(part.readers), positions // len(part.readers)
-        times = self._dynamics.times
-        by_sample = samples == self._dynamics.samples
-        axes = [("batch", samples)] if by_sample else []
-        if len({*part.shapes}) > 1:
-            uses, rest = 1, positions
-        if uses > 1:
-            axes.append(("time" if uses in times else "use", uses))
-        if not by_sample:
-            axes.append(("row", rest))
-        elif rest > 1:
-            axes.append(("time" if uses == 1 and rest in times else "position", rest))
-        return Space(*axes, ("feature", features))
 
 
 def find_sites(dynamics: Rooted) -> list[GraphSite]:

@@ -72,14 +72,9 @@ class Factored(Inverse):
                 units[number, :, row] = 1
             pulled = linear.jacobian_adjoint(units.flatten(1)).view(len(rows), systems, unknowns)
             jacobian[:, start : start + len(rows)] = pulled.transpose(0, 1)
-        factors, pivots, failed = torch.linalg.lu_factor_ex(jacobian)
-        self._factors, self._pivots = factors, pivots
-        self.condition = self._condition(jacobian, bool(failed.any()))
-
-    def _condition(self, jacobian: Tensor, failed: bool) -> float:
-        """The largest condition number in the 1-norm; refused where it leaves no digit."""
-        found = float("inf")
-        if not failed:
+        self._factors, self._pivots, failed = torch.linalg.lu_factor_ex(jacobian)
+        found = float("inf")  # the largest condition number in the 1-norm; refused where it leaves no digit
+        if not bool(failed.any()):
             identity = torch.eye(jacobian.shape[-1], dtype=jacobian.dtype, device=jacobian.device)
             inverted = torch.linalg.lu_solve(
                 self._factors, self._pivots, identity.expand_as(jacobian).contiguous()
@@ -94,7 +89,7 @@ class Factored(Inverse):
                 f"D_h F has condition number {found:.2g}: about {digits:.0e} of the kernel is rounding; use float64, "
                 "or a state farther from the bifurcation.",
             )
-        return found
+        self.condition = found
 
     def solve(self, block: Tensor, adjoint: bool = False) -> Tensor:
         """By the factors, or the same ones transposed."""

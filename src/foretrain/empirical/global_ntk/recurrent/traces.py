@@ -32,7 +32,8 @@ def parameter_traces(
     """
     uses = Counter(name for layer in dynamics.layers for name in layer.weights.values())
     vectors = len(members) * dynamics.steps * dynamics.units
-    truncated = 1.0 if _is_stacked(dynamics) else 0.5
+    is_stacked = dynamics.layers[-1].number > 0  # sensitivities then reach steps of both orders of time
+    truncated = 1.0 if is_stacked else 0.5
     if max(uses.values()) > 1 or truncated * vectors * dynamics.flops / 2 > most_flops:
         return None
     columns = sum(layer.sweeps.cell.slots for layer in dynamics.layers) * dynamics.units
@@ -43,32 +44,19 @@ def parameter_traces(
         number = dynamics.layers.index(layer)
         for step in track(range(dynamics.steps), "sweeps back from the states of every step"):
             for units in torch.split(torch.arange(dynamics.units), together):
-                for other, sensitivities in _swept_back(dynamics, number, place, step, units):
-                    _add_squares(total, other, sensitivities)
+                asked = step, slice(None), torch.arange(len(units)), units
+                if is_stacked:
+                    blocks = dynamics.zeros(len(units))
+                    blocks[number][place][asked] = 1
+                    for other, sensitivities in zip(dynamics.layers, dynamics.sweep_back(blocks)):
+                        _add_squares(total, other, sensitivities)
+                    continue
+                # A layer alone has none after the step that is asked, in its own order of time.
+                shape = (step + 1, dynamics.samples, len(units), dynamics.units)
+                states = [dynamics.values.new_zeros(shape) for _ in layer.names]
+                states[place][asked] = 1
+                _add_squares(total, layer, layer.sweeps.back(states))
     return total, vectors
-
-
-def _is_stacked(dynamics: RecurrentDynamics) -> bool:
-    """Whether layers feed layers: sensitivities then reach steps of both orders of time."""
-    return dynamics.layers[-1].number > 0
-
-
-def _swept_back(
-    dynamics: RecurrentDynamics, number: int, place: int, step: int, units: Tensor
-) -> list[tuple[Layer, Tensor]]:
-    """Sensitivities at the products of the layers below, (steps, samples, units asked, columns).
-
-    A layer alone has none after the step that is asked, in its own order of time.
-    """
-    layer = dynamics.layers[number]
-    if _is_stacked(dynamics):
-        blocks = dynamics.zeros(len(units))
-        blocks[number][place][step, :, torch.arange(len(units)), units] = 1
-        return list(zip(dynamics.layers, dynamics.sweep_back(blocks)))
-    shape = (step + 1, dynamics.samples, len(units), dynamics.units)
-    states = [dynamics.values.new_zeros(shape) for _ in layer.names]
-    states[place][step, :, torch.arange(len(units)), units] = 1
-    return [(layer, layer.sweeps.back(states))]
 
 
 def _add_squares(total: dict[str, float], layer: Layer, sensitivities: Tensor) -> None:
