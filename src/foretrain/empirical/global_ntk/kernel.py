@@ -55,8 +55,8 @@ class GlobalNTK(Operator):
                 if name not in domain.names:
                     raise unknown_name("state", str(name), domain.names, "members")
             self._columns = [domain.slices[name] for name in members]
-            one = domain[members[0]] if len(members) == 1 else None
-            domain = one or SumSpace({name: domain[name] for name in members})
+            several = SumSpace({name: domain[name] for name in members})
+            domain = several[members[0]] if len(members) == 1 else several
         if side_by_side and isinstance(domain, SumSpace):
             first, *others = (member.plain("units side by side") for member in domain.members.values())
             if any(other != first for other in others):

@@ -90,34 +90,19 @@ def reduced_view(kernel: GlobalNTK, kind: Kind, *, accuracy: float = 0.02, seed:
     return _sampled(kernel, cut, target, seed)
 
 
-@dataclass(frozen=True)
 class _Cut:
     """States as sheets (places, units), of which the rows are kept and the columns traced out."""
 
-    shape: tuple[int, ...]
-    axis: int  # of the units
-    is_temporal: bool
-
-    @property
-    def units(self) -> int:
-        return self.shape[self.axis]
-
-    @property
-    def places(self) -> int:
-        return math.prod(self.shape) // self.units
-
-    @property
-    def kept(self) -> int:
-        return self.places if self.is_temporal else self.units
-
-    @property
-    def traced(self) -> int:
-        return self.units if self.is_temporal else self.places
+    def __init__(self, shape: tuple[int, ...], axis_of_units: int, is_temporal: bool) -> None:
+        self._shape, self._axis, self.is_temporal = shape, axis_of_units, is_temporal
+        self._places, self._units = math.prod(shape) // shape[axis_of_units], shape[axis_of_units]
+        both = self._places, self._units
+        self.kept, self.traced = both if is_temporal else both[::-1]
 
     def sheets(self, flat: Tensor) -> Tensor:
         """(k, size) as (k, kept, traced)."""
-        found = flat.reshape(len(flat), *self.shape).movedim(1 + self.axis, -1)
-        found = found.reshape(len(flat), self.places, self.units)
+        found = flat.reshape(len(flat), *self._shape).movedim(1 + self._axis, -1)
+        found = found.reshape(len(flat), self._places, self._units)
         return found if self.is_temporal else found.transpose(1, 2)
 
 

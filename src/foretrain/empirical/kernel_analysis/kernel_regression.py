@@ -7,6 +7,7 @@ rates), the outputs go from f_0 to f_0 + K a with a = (1 - exp(-(K + ridge) t)) 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -215,31 +216,22 @@ _Solution: TypeAlias = tuple[Array, str, int | None, int | None, float | None]
 
 def _solve(matrix: Array, wanted: Array, job: _Job, kernel: AnyKernel) -> _Solution:
     """By Cholesky where the end is wanted and the matrix is regular in its precision, else by eigenmodes."""
-    from scipy.linalg import cho_solve, eigh
+    from scipy.linalg import LinAlgError, cho_solve, cholesky, eigh
+    from scipy.linalg.lapack import dpocon
 
     if job.time is None:
-        factor = _factor(matrix + job.ridge * np.eye(len(matrix)), kernel.resolves(1.0))
-        if factor is not None:
-            return np.asarray(cho_solve((factor, True), wanted)), "Cholesky", len(factor), None, None
+        shifted = matrix + job.ridge * np.eye(len(matrix))
+        with suppress(LinAlgError):
+            factor = np.asarray(cholesky(shifted, lower=True))
+            reciprocal_condition, _ = dpocon(factor, float(np.abs(shifted).sum(axis=0).max()), uplo="L")
+            if reciprocal_condition > kernel.resolves(1.0):
+                return np.asarray(cho_solve((factor, True), wanted)), "Cholesky", len(factor), None, None
     values, modes = eigh(matrix)
     smallest = kernel.resolves(float(np.abs(values).max()) + job.ridge)
     response = job.response(positive(values, kernel), smallest)
     coefficients = modes @ (response[:, None] * (modes.T @ wanted))
     method = "pseudo-inverse of its eigenmodes" if job.time is None else "eigenmodes"
     return coefficients, method, int(np.sum(values + job.ridge > smallest)), None, None
-
-
-def _factor(matrix: Array, least: float) -> Array | None:
-    """The lower Cholesky factor, or None where the matrix cannot be told from a singular one."""
-    from scipy.linalg import LinAlgError, cholesky
-    from scipy.linalg.lapack import dpocon
-
-    try:
-        factor = np.asarray(cholesky(matrix, lower=True))
-    except LinAlgError:
-        return None
-    reciprocal_condition, _ = dpocon(factor, float(np.abs(matrix).sum(axis=0).max()), uplo="L")
-    return factor if reciprocal_condition > least else None
 
 
 def _solve_by_products(

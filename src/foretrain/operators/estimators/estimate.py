@@ -141,7 +141,6 @@ class Target:
         most: int,
         block: int,
         what: str = "probes",
-        fastest: float = _FASTEST_GROWTH,
     ) -> tuple[float, float]:
         """Value and standard error of ``look(count)`` at the first count of probes that is enough, or at the most."""
         wanted, seen = whole_blocks(first, block), 0
@@ -153,7 +152,7 @@ class Target:
                 value, error = look(wanted)
                 if self.reached(value, error) or wanted >= most:
                     return value, error
-                wanted = self.next_count(wanted, value, error, block, fastest)
+                wanted = self.next_count(wanted, value, error, block)
 
     def warn_unless_reached(self, estimate: Estimate, what: str, scale: float | None = None) -> Estimate:
         """The estimate, with an AccuracyWarning that says what was reached if it is less than asked for.

@@ -130,17 +130,14 @@ class Grams:
 
         value, error = blended(tested, self.probes)
         first, second = (values.mean(keepdims=True) for values in self.per_probe())
-        step = _AMPLIFIED * self._rounding() * first
-        moved = float(functional(first + step, second)[0] - functional(first - step, second)[0]) / 2
-        return value, math.hypot(error, _FLOOR * max(self.epsilon, _LEAST_ROUNDING) * value, moved)
-
-    def _rounding(self) -> float:
-        """Of tr A, relative: where the rank is below the number of probes, large terms cancel in it."""
+        # The rounding of tr A, relative: where the rank is below the number of probes, large terms cancel in it.
         shift, inverse = self._shifted_inverse()
         images = self.images + 2 * shift * self.mixed + shift**2 * self.basis
         total = float((images * inverse).sum())
-        terms = np.linalg.norm((np.abs(images) * np.abs(inverse)).sum(1))
-        return self.epsilon * float(terms) / total if total > 0 else 0.0
+        terms = float(np.linalg.norm((np.abs(images) * np.abs(inverse)).sum(1)))
+        step = _AMPLIFIED * (self.epsilon * terms / total if total > 0 else 0.0) * first
+        moved = float(functional(first + step, second)[0] - functional(first - step, second)[0]) / 2
+        return value, math.hypot(error, _FLOOR * max(self.epsilon, _LEAST_ROUNDING) * value, moved)
 
 
 class Sketch:

@@ -41,24 +41,12 @@ class Counted:
     def __init__(self, operator: Operator, *, up_to_exact: bool = False) -> None:
         self.operator = operator
         self.size = operator.domain.size
+        self.dtype = operator.dtype
+        self.epsilon = float(torch.finfo(operator.dtype).eps)  # relative rounding
+        self.block = max(1, int(operator.best_block))  # vectors that the operator takes at once
         self.products = 0
         self.up_to_exact = up_to_exact
         self._exponent: int | None = None
-
-    @property
-    def block(self) -> int:
-        """How many vectors the operator takes at once."""
-        return max(1, int(self.operator.best_block))
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Of vectors and products."""
-        return self.operator.dtype
-
-    @property
-    def epsilon(self) -> float:
-        """The relative rounding of the operator's dtype."""
-        return float(torch.finfo(self.dtype).eps)
 
     @property
     def before_exact(self) -> float:

@@ -77,7 +77,7 @@ class GraphDynamics(Dynamics):
         self._batch = as_batch(x, batch_axis, shared)
         self._hooked = HookedModel(model, everything, named_states(model, states))
         found = self._first_pass()
-        self.ends = [state for kept in found for state in kept]
+        self.ends: Sequence[Tensor] = [state for kept in found for state in kept]
         self.layouts = self._layouts(model, found)
         has_axis = all(part.axis is not None for part in self.layouts)
         self.samples = self._batch.count if has_axis else None

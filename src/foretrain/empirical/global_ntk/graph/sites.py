@@ -27,26 +27,14 @@ class Rooted(Protocol):
 
     parameters: Mapping[str, Tensor]
     values: Tensor
-
-    @property
-    def tape(self) -> Tape:
-        """The graph with (1, entries) as its root."""
+    tape: Tape  # the graph with (1, entries) as its root
+    ends: Sequence[Tensor]  # the tensors that the graph computes
+    samples: int | None  # how many there are, if they are along an axis
+    times: frozenset[int]  # lengths of the axes called time
 
     @property
     def tape_by_sample(self) -> Tape | None:
         """The same with (samples, entries) as its root, if samples are along an axis."""
-
-    @property
-    def ends(self) -> Sequence[Tensor]:
-        """The tensors that the graph computes."""
-
-    @property
-    def samples(self) -> int | None:
-        """How many there are, if they are along an axis."""
-
-    @property
-    def times(self) -> frozenset[int]:
-        """Lengths of the axes called time."""
 
     def to_ends(self, block: Tensor) -> list[Tensor]:
         """Vectors (k, size) of the states as cotangents of the ends."""

@@ -74,7 +74,8 @@ class ImplicitDynamics(Dynamics):
                 f"it by {distance:.2g} of its length): find it with foretrain.empirical.global_ntk.solve, run its "
                 "own iteration longer, or pass a larger `tolerance=`."
             )
-        self.ends, self.samples = [self._linear.end], len(at)
+        self.ends: Sequence[Tensor] = [self._linear.end]
+        self.samples: int | None = len(at)
         self.times = frozenset(size for name, size in self.space.axes if name == "time")
         self.tape = read(self._linear.end.reshape(1, -1), self.parameters)
         if not self.tape.leaves:
