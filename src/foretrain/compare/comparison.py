@@ -141,16 +141,12 @@ class Comparison(Result):
     def independent_scores(self) -> FloatArray:
         """z-scores of the uncorrelated combinations on which the verdict rests."""
         chosen = self.fluctuates
-        return decorrelated(self.z[chosen], self.covariance[np.ix_(chosen, chosen)], self._freedom)
-
-    @cached_property
-    def _freedom(self) -> float:
-        """Degrees of freedom of the limits' covariance, after Welch and Satterthwaite; the mean over entries."""
-        if not self.fluctuates.any():
-            return np.inf
-        parts = (self._weights * self.measured_error)[:, self.fluctuates] ** 2
-        each = np.stack([batch.freedom[self.fluctuates] for batch in self.batches])
-        return float(np.mean(parts.sum(axis=0) ** 2 / (parts**2 / each).sum(axis=0)))
+        freedom = np.inf
+        if chosen.any():  # of the limits' covariance, after Welch and Satterthwaite; the mean over entries
+            parts = (self._weights * self.measured_error)[:, chosen] ** 2
+            each = np.stack([batch.freedom[chosen] for batch in self.batches])
+            freedom = float(np.mean(parts.sum(axis=0) ** 2 / (parts**2 / each).sum(axis=0)))
+        return decorrelated(self.z[chosen], self.covariance[np.ix_(chosen, chosen)], freedom)
 
     @cached_property
     def judgement(self) -> Judgement:
@@ -258,10 +254,15 @@ class Comparison(Result):
 
     def _parts(self) -> list[Part]:
         depth = self.mlp.depth
-        scores = [
-            [name, *(self._rms_score(name, layer) for layer in range(2, depth + 1))]
-            for name in self.observables
-        ]
+        layers = np.array([entry.layer for entry in self.entries])
+        scores: list[list[str | float | None]] = []
+        for name in self.observables:
+            each = [
+                self.z[(layers == layer) & self.of(name) & self.fluctuates] for layer in range(2, depth + 1)
+            ]
+            scores.append(
+                [name, *(round(float(np.sqrt(np.mean(z**2))), 2) if z.size else None for z in each)]
+            )
         kinked = [name for name in ("P", "Q") if name in self.observables and self.mlp.activation.kinks]
         kinks = (
             f"{' and '.join(kinked)} without a second derivative at the kinks of {self.mlp.activation.label}, as "
@@ -274,38 +275,25 @@ class Comparison(Result):
             *self._own_width_table(),
         ]
 
-    def _rms_score(self, observable: str, layer: int) -> float | None:
-        """Root mean square of z; None where nothing fluctuates."""
-        here = np.array([entry.layer == layer for entry in self.entries])
-        z = self.z[here & self.of(observable) & self.fluctuates]
-        return round(float(np.sqrt(np.mean(z**2))), 2) if z.size else None
-
     def _entries_table(self, heading: str, by_width: Sequence[str] = (), most: int | None = None) -> Table:
         """The entries of the last layer; with headings ``by_width`` also what was measured at each width."""
         last = max(entry.layer for entry in self.entries)
         limit = Column("measured limit", error="standard error")
-        rows = [
-            (
-                entry.label,
-                float(self.theory[place]),
-                *(self.measured[:, place].tolist() if by_width else ()),
-                float(self.limit[place]),
-                float(self.standard_error[place]),
-                self._score_text(place),
+        rows = []
+        for place, entry in enumerate(self.entries):
+            if entry.layer != last:
+                continue
+            same = abs(self.limit[place] - self.theory[place]) <= self.equal * self.unit[place]
+            score = (
+                round(float(self.z[place]), 2) if self.fluctuates[place] else "exact" if same else "differs"
             )
-            for place, entry in enumerate(self.entries)
-            if entry.layer == last
-        ]
+            widths = self.measured[:, place].tolist() if by_width else ()
+            found = float(self.limit[place]), float(self.standard_error[place])
+            rows.append((entry.label, float(self.theory[place]), *widths, *found, score))
         left = len(rows) - (most or len(rows))
         caption = f"The first {most} of {len(rows)} entries; rows() has all of them." if left > 0 else ""
         columns: list[str | Column] = [heading, "theory", *by_width, limit, "standard error", "z"]
         return Table(columns, rows[:most], caption)
-
-    def _score_text(self, place: int) -> float | str:
-        if self.fluctuates[place]:
-            return round(float(self.z[place]), 2)
-        same = abs(self.limit[place] - self.theory[place]) <= self.equal * self.unit[place]
-        return "exact" if same else "differs"
 
     def _own_width_table(self) -> list[Table]:
         """K and Theta of the last layer at the own width, where the theory knows their 1/n correction."""
@@ -361,13 +349,8 @@ class Comparisons(Result):
         datasets = [one.to_dataset() for one in self.each]
         parts = [replace(one, parts=one.parts[:-1]) for one in single]  # pictures share one figure
         figure = partial(self.each[0].draw, datasets)
-        return Answer(
-            statement, [*parts, self._overview(), figure], partial(_joined, datasets), record, agrees
-        )
-
-    def _overview(self) -> Table:
         judgements = [one.judgement for one in self.each]
-        return Table.of(
+        overview = Table.of(
             {
                 "activation": [one.mlp.activation.label for one in self.each],
                 "C_b of layer 2": [one.mlp.C_b[1] for one in self.each],
@@ -378,6 +361,7 @@ class Comparisons(Result):
                 "largest |z|": [round(one.largest, 2) for one in judgements],
             }
         )
+        return Answer(statement, [*parts, overview, figure], partial(_joined, datasets), record, agrees)
 
 
 def _joined(datasets: Sequence[xarray.Dataset]) -> xarray.Dataset:

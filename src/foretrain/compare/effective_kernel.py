@@ -191,7 +191,11 @@ def measured_networks(
     whole, x, seeds = mlp.replace(n_in=inputs.shape[1]), torch.from_numpy(inputs), spawn(seed, draws)
     starts = [differentials(build(whole, seed=own), x) for own in track(seeds, "kernels before training")]
     rows = len(wanted)
-    etas = np.array([_rate(start.kernel[:rows, :rows], step) for start in starts])
+    ends = np.array([np.linalg.eigvalsh(start.kernel[:rows, :rows])[[0, -1]] for start in starts])
+    # The smallest eigenvalue says how long descent takes.
+    if (step * ends[:, 0] * MOST_STEPS < -np.log(TOLERANCE) * ends[:, 1]).any():
+        raise _not_ended()
+    etas = step / ends[:, 1]
     # Every network learns twice: towards y, and towards its mirror image.
     targets = np.stack([start.outputs[:rows] + sign * wanted for start in starts for sign in (1.0, -1.0)])
 
@@ -232,14 +236,6 @@ def trained_kernels(
         kernel = networks.kernel(X).permute(0, 3, 1, 4, 2)  # (networks, sample, output, sample, output)
     rows = len(X) * outputs
     return kernel.reshape(count, rows, rows).numpy(), course.steps
-
-
-def _rate(kernel: FloatArray, step: float) -> float:
-    """η = step / w_max, if descent then ends; the smallest eigenvalue says how long it takes."""
-    values = np.linalg.eigvalsh(kernel)
-    if step * values[0] * MOST_STEPS < -np.log(TOLERANCE) * values[-1]:
-        raise _not_ended()
-    return step / float(values[-1])
 
 
 def _sizes(

@@ -126,8 +126,36 @@ def finite_figure(datasets: Sequence[xarray.Dataset]) -> Figure:
     """Changes over 1/n, all of them beside theory, and scores; one row for each dataset of ``FiniteComparison``."""
     figure = Figure("Trained networks beside the theory of order 1/n", columns=3)
     for data in datasets:
-        _add_clearest(figure, data)
-        _add_beside_theory(figure, data)
+        # For each observable its clearest entry over 1/n, and where the widths lead.
+        inverse = 1 / data.width.values.astype(float)
+        panel = figure.panel(
+            f"{data.attrs['activation']}: clearest entries, and their limits (diamonds)",
+            x=Axis("1/n", ticks={0.0: "0", **{1 / n: f"1/{n}" for n in data.width.values.tolist()}}),
+            y="n × change over theory",
+        )
+        panel.level(y=1, label="theory", color=INK, dash="--")
+        for place, (_, color, own) in enumerate(_by_observable(data)):
+            error = own.standard_error.values
+            clear = np.abs(own.theory.values) / np.where(error > 0, error, np.inf)
+            if not clear.any():
+                continue
+            one = own.isel(entry=int(np.argmax(clear)))
+            size, aside = float(one.theory), 0.012 * place * inverse.max()
+            values, bars = one.measured.values / size, one.measured_error.values / abs(size)
+            panel.curve(inverse + aside, values, "o-", str(one.entry.values), color, error=bars, width=0.9)
+            end, bar = float(one.limit) / size, float(one.standard_error) / abs(size)
+            panel.curve([aside], [end], "D", color=color, error=[bar], size=6)
+        # Limits of all entries against theory, each kind in units of its largest.
+        panel = figure.panel(
+            "n × what finite width changes, all entries",
+            x="theory / largest of its kind",
+            y="networks, extrapolated to 1/n = 0",
+        )
+        panel.curve([-1, 1], [-1, 1], "-", color=FAINT, width=1)
+        for name, color, own in _by_observable(data):
+            size = float(np.abs(own.theory.values).max()) or float(np.abs(own.limit.values).max()) or 1.0
+            theory, limit, error = (own[key].values / size for key in ("theory", "limit", "standard_error"))
+            panel.curve(theory, limit, "o", name, color, error=error, size=4)
         _add_scores(figure, data, "order 1/n")
     return figure
 
@@ -224,42 +252,6 @@ def _by_observable(data: xarray.Dataset) -> Iterator[tuple[str, str, xarray.Data
     """Name, colour and entries of each."""
     for place, name in enumerate(dict.fromkeys(data.observable.values.tolist())):
         yield name, PALETTE[place % len(PALETTE)], data.isel(entry=data.observable.values == name)
-
-
-def _add_clearest(figure: Figure, data: xarray.Dataset) -> None:
-    """For each observable its clearest entry over 1/n, and where the widths lead."""
-    inverse = 1 / data.width.values.astype(float)
-    panel = figure.panel(
-        f"{data.attrs['activation']}: clearest entries, and their limits (diamonds)",
-        x=Axis("1/n", ticks={0.0: "0", **{1 / n: f"1/{n}" for n in data.width.values.tolist()}}),
-        y="n × change over theory",
-    )
-    panel.level(y=1, label="theory", color=INK, dash="--")
-    for place, (_, color, own) in enumerate(_by_observable(data)):
-        error = own.standard_error.values
-        clear = np.abs(own.theory.values) / np.where(error > 0, error, np.inf)
-        if not clear.any():
-            continue
-        one = own.isel(entry=int(np.argmax(clear)))
-        size, aside = float(one.theory), 0.012 * place * inverse.max()
-        values, bars = one.measured.values / size, one.measured_error.values / abs(size)
-        panel.curve(inverse + aside, values, "o-", str(one.entry.values), color, error=bars, width=0.9)
-        end, bar = float(one.limit) / size, float(one.standard_error) / abs(size)
-        panel.curve([aside], [end], "D", color=color, error=[bar], size=6)
-
-
-def _add_beside_theory(figure: Figure, data: xarray.Dataset) -> None:
-    """Limits of all entries against theory, each kind in units of its largest."""
-    panel = figure.panel(
-        "n × what finite width changes, all entries",
-        x="theory / largest of its kind",
-        y="networks, extrapolated to 1/n = 0",
-    )
-    panel.curve([-1, 1], [-1, 1], "-", color=FAINT, width=1)
-    for name, color, own in _by_observable(data):
-        size = float(np.abs(own.theory.values).max()) or float(np.abs(own.limit.values).max()) or 1.0
-        theory, limit, error = (own[key].values / size for key in ("theory", "limit", "standard_error"))
-        panel.curve(theory, limit, "o", name, color, error=error, size=4)
 
 
 def _add_scores(figure: Figure, data: xarray.Dataset, what: str) -> None:

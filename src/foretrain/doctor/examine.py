@@ -73,14 +73,6 @@ class Training:
             f"`optimizer` is {optimizer!r}: give a torch optimizer, or a positive learning rate of plain descent."
         )
 
-    def has_begun(self, model: nn.Module) -> bool:
-        """What the user says, or whether the optimizer has state or a batch normalisation has seen data."""
-        if self.fresh is not None:
-            return not self.fresh
-        stepped = isinstance(self.optimizer, torch.optim.Optimizer) and len(self.optimizer.state) > 0
-        counts = [value for name, value in model.named_buffers() if name.endswith("num_batches_tracked")]
-        return stepped or any(int(count) > 0 for count in counts)
-
 
 def doctor(
     model: nn.Module,
@@ -182,7 +174,11 @@ def make_setup(model: nn.Module, x: Any, y: Any = None, training: Training = Tra
     if training.batch_size is not None:
         asked = whole_number("batch_size", training.batch_size)
     task = summed_over_steps(task, min(asked, max(samples.total, len(task.x))))
-    size, fresh = (asked if asked < len(task.x) else None), not training.has_begun(model)
+    size, fresh = (asked if asked < len(task.x) else None), training.fresh
+    if fresh is None:  # unless the optimizer has state or a batch normalisation has seen data
+        stepped = isinstance(training.optimizer, torch.optim.Optimizer) and training.optimizer.state
+        counts = [value for name, value in model.named_buffers() if name.endswith("num_batches_tracked")]
+        fresh = not stepped and not any(int(count) > 0 for count in counts)
     setup = Setup(private, task, recipe, size, seed, fresh, samples.notes)
     setup = replace(setup, notes=(*setup.notes, *shortened_trials(setup)))
     if recipe.chosen:
@@ -227,7 +223,18 @@ def _proved(case: Case, finding: Finding) -> Finding:
         factor = float(f"{edge(Case(treated)).recommended / treated.recipe.rate:.3g}")
         suited = as_given(treated.with_recipe(treated.recipe.scaled(factor)))
         if _helps(suited, given):
-            return _with_rate(finding, cure, treated, factor)
+            rate = treated.recipe.rate * factor
+
+            def apply(setup: Setup) -> Setup:
+                cured = cure.apply(setup)
+                return cured.with_recipe(cured.recipe.scaled(factor))
+
+            return replace(
+                finding,
+                advice=f"{finding.advice.rstrip('.')}; the learning rate that suits it then is {rate:.2g}.",
+                code=f"{finding.code}\n{rate_code(factor)}" if finding.code else "",
+                treatment=Treatment(f"{cure.name}, learning rate x {factor:.3g}", apply),
+            )
         tried = min(tried, suited, key=_reached)
     reached = _reached(tried)
     told = f"{reached:.3g}" if np.isfinite(reached) else "no number at all"
@@ -252,22 +259,6 @@ def _helps(tried: Trial, given: Trial) -> bool:
 def _reached(found: Trial) -> float:
     """The median of the last tenth, so that single spikes and batches do not decide."""
     return float(np.median(found.losses[-max(1, round(_LAST * len(found.losses))) :]))
-
-
-def _with_rate(finding: Finding, cure: Treatment, treated: Setup, factor: float) -> Finding:
-    """The cure together with the rate that suits the cured network."""
-
-    def apply(setup: Setup) -> Setup:
-        cured = cure.apply(setup)
-        return cured.with_recipe(cured.recipe.scaled(factor))
-
-    rate = treated.recipe.rate * factor
-    return replace(
-        finding,
-        advice=f"{finding.advice.rstrip('.')}; the learning rate that suits it then is {rate:.2g}.",
-        code=f"{finding.code}\n{rate_code(factor)}" if finding.code else "",
-        treatment=Treatment(f"{cure.name}, learning rate x {factor:.3g}", apply),
-    )
 
 
 def sparing(case: Case, found: Examination) -> Examination:

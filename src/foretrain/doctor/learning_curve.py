@@ -179,13 +179,11 @@ class _Linearised(nn.Module):
         """Of the copy that is trained."""
         return self._held[1].get_parameter(target)
 
-    def _changes(self) -> list[Tensor]:
-        tangent, trained = self._held
-        return [trained.get_parameter(name) - value.detach() for name, value in tangent.weights.items()]
-
     def forward(self, _: Tensor) -> Tensor:
         """Of the fixed inputs."""
-        found: Tensor = _Push.apply(self._held[0], *self._changes())  # type: ignore[no-untyped-call]
+        tangent, trained = self._held
+        changes = [trained.get_parameter(name) - value.detach() for name, value in tangent.weights.items()]
+        found: Tensor = _Push.apply(tangent, *changes)  # type: ignore[no-untyped-call]
         return self._start + found
 
     def errors(self, task: Task, recipe: Recipe) -> tuple[float, float, float]:

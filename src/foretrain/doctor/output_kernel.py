@@ -275,37 +275,28 @@ class ModeForecast:
 
 def forecast_modes(kernel: OutputKernel) -> ModeForecast:
     """From the forecast of a kernel; refused where the target is zero."""
-    places, classes = _target(kernel)
+    y, outputs = kernel.task.y, kernel.outputs
+    classes = not y.is_floating_point() and outputs.ndim > 1
+    classes = classes and tuple(y.shape) == (outputs.shape[0], *outputs.shape[2:])
+    # The target, and the residual y - f or y - p, which has the direction of -dL/df; of other targets that itself.
+    if y.is_floating_point() and tuple(y.shape) == outputs.shape:
+        places = _rows(y.detach().double().cpu().numpy())
+        residual = places - _rows(outputs)
+    elif classes:
+        counted = nn.functional.one_hot(y.clamp(min=0), outputs.shape[1]) * (y >= 0)[..., None]
+        places = counted.double().cpu().numpy().reshape(-1, outputs.shape[1])
+        residual = places - _places(torch.softmax(torch.as_tensor(outputs), 1).numpy(), kernel, True)
+    else:
+        places = residual = _places(-kernel.slope, kernel, False)
     try:
         target = target_modes(places, _MOST_MODES)
     except InputError as error:
         raise NotSupportedError(str(error)) from error
     course = kernel.forecast
     pulls = np.stack([_places(-slope, kernel, classes) for slope in course.slopes])
-    unit = np.linalg.norm(_residual(kernel, places, classes)) / max(float(np.linalg.norm(pulls[0])), 1e-300)
+    unit = np.linalg.norm(residual) / max(float(np.linalg.norm(pulls[0])), 1e-300)
     left = np.einsum("mp,tpo,mo->tm", target.left, pulls * unit, target.right) / target.values
     return ModeForecast(target, course.steps, left, classes)
-
-
-def _target(kernel: OutputKernel) -> tuple[Array, bool]:
-    y, outputs = kernel.task.y, kernel.outputs
-    if y.is_floating_point() and tuple(y.shape) == outputs.shape:
-        return _rows(y.detach().double().cpu().numpy()), False
-    whole = not y.is_floating_point() and outputs.ndim > 1
-    if whole and tuple(y.shape) == (outputs.shape[0], *outputs.shape[2:]):
-        counted = nn.functional.one_hot(y.clamp(min=0), outputs.shape[1]) * (y >= 0)[..., None]
-        return counted.double().cpu().numpy().reshape(-1, outputs.shape[1]), True
-    return _places(-kernel.slope, kernel, False), False
-
-
-def _residual(kernel: OutputKernel, places: Array, classes: bool) -> Array:
-    """y - f or y - p, which has the direction of -dL/df; of other targets that itself."""
-    y = kernel.task.y
-    if classes:
-        return places - _places(torch.softmax(torch.as_tensor(kernel.outputs), 1).numpy(), kernel, True)
-    if y.is_floating_point() and tuple(y.shape) == kernel.outputs.shape:
-        return places - _rows(kernel.outputs)
-    return places
 
 
 def _rows(values: Array) -> Array:

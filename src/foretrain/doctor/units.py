@@ -181,7 +181,16 @@ def _factor(model: nn.Module, x: Tensor, block: Block, weight: Tensor, blocks: i
     # A lone layer has no skip connection; what it gives without its weight is its bias.
     if list(block.module.children()) and rest > _SKIP_LEFT * entering > 0:
         goal = (rest**2 + entering**2 / blocks) ** 0.5
-        return _bisected(model, x, block.module, weight, goal)
+        low, high = -3.0, 3.0  # powers of ten of the factor with which the block reaches the goal
+        for _ in range(_BISECTIONS):
+            middle = (low + high) / 2
+            weight.copy_(10**middle * before)
+            if _output_deviation(model, x, block.module) > goal:
+                high = middle
+            else:
+                low = middle
+        weight.copy_(before)
+        return float(10 ** ((low + high) / 2))
     factor = 1.0
     for _ in range(_ROUNDS):
         found = _output_deviation(model, x, block.module)
@@ -190,20 +199,6 @@ def _factor(model: nn.Module, x: Tensor, block: Block, weight: Tensor, blocks: i
         weight.copy_(factor * before)
     weight.copy_(before)
     return factor
-
-
-def _bisected(model: nn.Module, x: Tensor, module: nn.Module, weight: Tensor, goal: float) -> float:
-    """The factor of a branch whose block reaches the goal, between a thousandth and a thousand."""
-    before, low, high = weight.clone(), -3.0, 3.0
-    for _ in range(_BISECTIONS):
-        middle = (low + high) / 2
-        weight.copy_(10**middle * before)
-        if _output_deviation(model, x, module) > goal:
-            high = middle
-        else:
-            low = middle
-    weight.copy_(before)
-    return float(10 ** ((low + high) / 2))
 
 
 class _Reached(Exception):  # noqa: N818 - a signal, not an error

@@ -6,7 +6,6 @@ import copy
 import math
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -295,8 +294,13 @@ class _Run:
 
     def record(self, step: int) -> None:
         """The loss now, or that it has diverged."""
-        with _at_rest(self.model, len(self.judged)) as model, torch.no_grad():
-            value = float(self.task.loss(self.units.back(model(self.judged)), self.targets))
+        self.model.eval()  # without dropout
+        for part in self.model.modules():  # batch normalisation takes the statistics of the judged samples
+            if isinstance(part, nn.modules.batchnorm._BatchNorm) and len(self.judged) > 1:
+                part.train()
+        with unchanged(self.model), torch.no_grad():
+            value = float(self.task.loss(self.units.back(self.model(self.judged)), self.targets))
+        self.model.train()
         if not math.isfinite(value) or (self.losses and value > _BLOWN_UP * max(self.losses[0], 1e-12)):
             self.diverged_at = step
             return
@@ -306,18 +310,6 @@ class _Run:
     def curve(self) -> Curve:
         """All that was recorded."""
         return Curve(np.array(self.steps, np.int64), np.array(self.losses), self.diverged_at)
-
-
-@contextmanager
-def _at_rest(model: nn.Module, samples: int) -> Iterator[nn.Module]:
-    """Without dropout; batch normalisation takes the statistics of the judged samples, and keeps its own."""
-    model.eval()
-    for part in model.modules():
-        if isinstance(part, nn.modules.batchnorm._BatchNorm) and samples > 1:
-            part.train()
-    with unchanged(model):
-        yield model
-    model.train()
 
 
 @dataclass(frozen=True)

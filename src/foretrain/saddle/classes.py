@@ -195,7 +195,10 @@ def _classify(act: Activation) -> SaddleClass:
             f"{act.label} jumps: the flow needs a continuous activation that is differentiable almost everywhere."
         )
     a_0 = float(act.value(0.0))
-    left, right = _slopes(act)
+    left = right = float(act.derivative(0.0, 1))
+    for kink in act.kinks:
+        if kink.location == 0.0:
+            left = right - kink.jump(1)
     shape = _shape(act, a_0)
     h = _mean(z * factor(act))
     absolute = _mean(factor("abs") * factor(act)) - a_0 * math.sqrt(2 / math.pi)
@@ -215,12 +218,6 @@ def _classify(act: Activation) -> SaddleClass:
         one_sided=((absolute - h) / 2, (absolute + h) / 2),
         reason=reason,
     )
-
-
-def _slopes(act: Activation) -> tuple[float, float]:
-    right = float(act.derivative(0.0, 1))
-    kink = next((kink for kink in act.kinks if kink.location == 0.0), None)
-    return (right if kink is None else right - kink.jump(1)), right
 
 
 def _shape(act: Activation, a_0: float) -> _Shape:

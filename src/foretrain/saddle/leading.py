@@ -59,10 +59,6 @@ class Correction:
         """d(X_l^2) / d(X_1^2), l >= 2."""
         return (1 + self.kappa * amplitude ** (self.q - 1)) / self.first(amplitude)
 
-    def in_units_of(self, scale: float) -> Correction:
-        """The same correction for amplitudes divided by ``scale``."""
-        return Correction(self.kappa * scale ** (self.q - 1), self.q)
-
 
 LEADING = Correction()
 
@@ -108,28 +104,24 @@ def transit_time(K: float, scales: Array, threshold: float, correction: Correcti
     if np.count_nonzero(scales) < len(scales) - 1 or threshold >= correction.stall:
         return math.inf
     with np.errstate(over="ignore"):  # beyond the largest number the time is infinite
-        relative = _relative_time(scales / threshold, correction.in_units_of(threshold))
-    return float(relative / K * threshold ** (2.0 - len(scales)))
-
-
-def _relative_time(scales: Array, correction: Correction) -> float:
-    """K t in units where the threshold is 1."""
-    climb = Climb.of(scales)
-    first = float(scales[0])
-    end = climb.position((1 - first) * (1 + first))
-    if correction.kappa == 0:
-        # Panels as wide as the singularities at Im y = pi/2 and the decay of the integrand allow.
-        start = climb.position(0.0)
-        count = math.ceil((end - start) * max(1.0, len(scales) / 8))
-        return _on_panels(np.linspace(start, end, count + 1), climb, scales, correction)
-    edges = _graded_edges(climb, first, end, len(scales), correction)
-    time = math.inf
-    for _ in range(_HALVINGS):
-        before, time = time, _on_panels(edges, climb, scales, correction)
-        if abs(time - before) <= _TOLERANCE * time:
-            break
-        edges = np.sort(np.concatenate([edges, (edges[1:] + edges[:-1]) / 2]))
-    return time
+        # From here on in units where the threshold is 1; ``time`` is K t.
+        scales = scales / threshold
+        correction = Correction(correction.kappa * threshold ** (correction.q - 1), correction.q)
+        climb, first = Climb.of(scales), float(scales[0])
+        end = climb.position((1 - first) * (1 + first))
+        if correction.kappa == 0:
+            # Panels as wide as the singularities at Im y = pi/2 and the decay of the integrand allow.
+            start = climb.position(0.0)
+            count = math.ceil((end - start) * max(1.0, len(scales) / 8))
+            time = _on_panels(np.linspace(start, end, count + 1), climb, scales, correction)
+        else:
+            edges, time = _graded_edges(climb, first, end, len(scales), correction), math.inf
+            for _ in range(_HALVINGS):
+                before, time = time, _on_panels(edges, climb, scales, correction)
+                if abs(time - before) <= _TOLERANCE * time:
+                    break
+                edges = np.sort(np.concatenate([edges, (edges[1:] + edges[:-1]) / 2]))
+    return float(time / K * threshold ** (2.0 - len(scales)))
 
 
 def _on_panels(edges: Array, climb: Climb, scales: Array, correction: Correction) -> float:

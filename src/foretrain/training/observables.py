@@ -110,7 +110,8 @@ def names() -> list[str]:
 def found(asked: Asked) -> list[Observable]:
     """Observables from names, functions, or a dict of these under other names."""
     if isinstance(asked, Mapping):
-        return [_under(name, item) for name, item in asked.items()]
+        made = {name: _single(item, name) for name, item in asked.items()}
+        return [Observable(name, item.function, item.needs) for name, item in made.items()]
     several = (
         [asked]
         if not isinstance(asked, Iterable) or isinstance(asked, str) or callable(asked)
@@ -128,7 +129,7 @@ def add(name: str, make: Callable[[], Observable]) -> None:
     _registered[name] = make
 
 
-def _single(item: ObservableLike) -> Observable:
+def _single(item: ObservableLike, name: str = "") -> Observable:
     if isinstance(item, Observable):
         return item
     if isinstance(item, str):
@@ -137,17 +138,10 @@ def _single(item: ObservableLike) -> Observable:
         return _registered[item]()
     if not callable(item):
         raise InputError(f"{item!r} is no observable: give a name or a function of model and batch.")
-    name = getattr(item, "__name__", type(item).__name__)
+    name = name or getattr(item, "__name__", type(item).__name__)
     if name == "<lambda>":
         raise InputError("a lambda has no name to be recorded under: give a dict {name: function}.")
     return Observable(name, item)
-
-
-def _under(name: str, item: ObservableLike) -> Observable:
-    if isinstance(item, str | Observable):
-        known = _single(item)
-        return Observable(name, known.function, known.needs)
-    return Observable(name, item) if callable(item) else _single(item)
 
 
 def inputs(batch: Any, samples: int | None = None) -> Any:
@@ -182,17 +176,34 @@ def _is_pair(batch: Any) -> bool:
 
 def loss() -> Observable:
     """The recorder's loss(outputs, targets) on its batch, in evaluation mode."""
-    return Observable("loss", _loss, ("loss",))
+
+    def function(model: nn.Module, batch: Any, *, loss: Any) -> float:
+        with torch.no_grad():
+            return float(_evaluated(model, batch, loss))
+
+    return Observable("loss", function, ("loss",))
 
 
 def gradient_norm() -> Observable:
     """|dL/dtheta| over parameters with requires_grad, for the recorder's loss on its batch, in evaluation mode."""
-    return Observable("gradient_norm", _gradient_norm, ("loss",))
+
+    def function(model: nn.Module, batch: Any, *, loss: Any) -> float:
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        gradients = torch.autograd.grad(_evaluated(model, batch, loss), trained, allow_unused=True)
+        squares = [gradient.double().square().sum() for gradient in gradients if gradient is not None]
+        return float(torch.stack(squares).sum().sqrt())
+
+    return Observable("gradient_norm", function, ("loss",))
 
 
 def learning_rate() -> Observable:
     """That of the step just made, before a scheduler changes it; one entry for every group of the optimizer."""
-    return Observable("learning_rate", _learning_rate, ("optimizer",))
+
+    def function(model: nn.Module, batch: Any, *, optimizer: Any) -> Any:
+        rates = [float(group["lr"]) for group in optimizer.param_groups]
+        return rates[0] if len(rates) == 1 else _by("group", np.arange(len(rates)), rates)
+
+    return Observable("learning_rate", function, ("optimizer",))
 
 
 def weight_spectra(largest: int | None = None) -> Observable:
@@ -200,20 +211,25 @@ def weight_spectra(largest: int | None = None) -> Observable:
 
     (matrix, rank); nan where a matrix has fewer, or is not finite.
     """
-    count = None if largest is None else whole_number("largest", largest)
-    return Observable("weight_spectra", lambda model, batch: _weight_spectra(model, count))
+    most = None if largest is None else whole_number("largest", largest)
 
+    def function(model: nn.Module, batch: Any) -> xr.DataArray:
+        import xarray as xr
 
-def _loss(model: nn.Module, batch: Any, *, loss: Any) -> float:
-    with torch.no_grad():
-        return float(_evaluated(model, batch, loss))
+        named = model.named_parameters()
+        matrices = {name: value.detach().flatten(1) for name, value in named if value.ndim > 1}
+        if not matrices:
+            raise InputError("the model has no parameter with two axes: there are no weight spectra.")
+        count = max(min(matrix.shape) for matrix in matrices.values())
+        values = np.full((len(matrices), min(count, most or count)), np.nan)
+        for row, matrix in zip(values, matrices.values()):
+            if bool(torch.isfinite(matrix).all()):
+                singular = weight_eigenvalues(matrix).sqrt().cpu().double().numpy()[: len(row)]
+                row[: len(singular)] = singular
+        labels = {"matrix": list(matrices), "rank": np.arange(1, values.shape[1] + 1)}
+        return xr.DataArray(values, labels, ["matrix", "rank"], attrs={"picture": "spectra"})
 
-
-def _gradient_norm(model: nn.Module, batch: Any, *, loss: Any) -> float:
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    gradients = torch.autograd.grad(_evaluated(model, batch, loss), trained, allow_unused=True)
-    squares = [gradient.double().square().sum() for gradient in gradients if gradient is not None]
-    return float(torch.stack(squares).sum().sqrt())
+    return Observable("weight_spectra", function)
 
 
 def _evaluated(model: nn.Module, batch: Any, loss: Any) -> Any:
@@ -224,29 +240,6 @@ def _evaluated(model: nn.Module, batch: Any, loss: Any) -> Any:
             f"the loss has shape {tuple(found.shape)}: give one that is a single number, such as the mean."
         )
     return found
-
-
-def _learning_rate(model: nn.Module, batch: Any, *, optimizer: Any) -> Any:
-    import xarray as xr
-
-    rates = [float(group["lr"]) for group in optimizer.param_groups]
-    return rates[0] if len(rates) == 1 else xr.DataArray(rates, {"group": np.arange(len(rates))}, ["group"])
-
-
-def _weight_spectra(model: nn.Module, largest: int | None) -> xr.DataArray:
-    import xarray as xr
-
-    matrices = {name: value.detach().flatten(1) for name, value in model.named_parameters() if value.ndim > 1}
-    if not matrices:
-        raise InputError("the model has no parameter with two axes: there are no weight spectra.")
-    count = max(min(matrix.shape) for matrix in matrices.values())
-    values = np.full((len(matrices), min(count, largest or count)), np.nan)
-    for row, matrix in zip(values, matrices.values()):
-        if bool(torch.isfinite(matrix).all()):
-            singular = weight_eigenvalues(matrix).sqrt().cpu().double().numpy()[: len(row)]
-            row[: len(singular)] = singular
-    labels = {"matrix": list(matrices), "rank": np.arange(1, values.shape[1] + 1)}
-    return xr.DataArray(values, labels, ["matrix", "rank"], attrs={"picture": "spectra"})
 
 
 def ntk_shares(

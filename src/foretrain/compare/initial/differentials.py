@@ -28,25 +28,21 @@ def differential_batch_values(ensemble: Ensemble, entries: list[Entry]) -> Batch
     names = frozenset(entry.observable for entry in entries)
     kept = 8 * ensemble.batches * (ensemble.mlp.depth - 1) * len(names) * len(ensemble.X) ** 4
     require_memory(kept, f"the differentials of {ensemble.batches} batches", "use fewer draws or inputs")
-    found = ensemble.each_batch(lambda number: _one_batch(ensemble, names, number))
-    columns = [
-        [batch[entry.layer - 2][entry.observable][entry.inputs] for entry in entries] for batch in found
-    ]
-    return BatchValues(np.array(columns))
 
-
-def _one_batch(ensemble: Ensemble, names: frozenset[str], number: int) -> list[dict[str, FloatArray]]:
-    """Means over the networks of one batch, by layer from the second on and by name."""
-    source = ensemble.probe_source(number)
-    with torch.no_grad():
-        sums = [
-            list(tensors_of_networks(ensemble.mlp, ensemble.X, walk, source, names))
-            for walk in ensemble.walks(number)
+    def one_batch(number: int) -> list[float]:
+        source = ensemble.probe_source(number)
+        with torch.no_grad():
+            sums = [
+                list(tensors_of_networks(ensemble.mlp, ensemble.X, walk, source, names))
+                for walk in ensemble.walks(number)
+            ]
+        means = [
+            {name: sum(part[name].numpy() for part in parts) / ensemble.draws_per_batch for name in names}
+            for parts in zip(*sums)  # by layer from the second on
         ]
-    return [
-        {name: sum(part[name].numpy() for part in parts) / ensemble.draws_per_batch for name in names}
-        for parts in zip(*sums)
-    ]
+        return [means[entry.layer - 2][entry.observable][entry.inputs] for entry in entries]
+
+    return BatchValues(np.array(ensemble.each_batch(one_batch)))
 
 
 PROBES = 3

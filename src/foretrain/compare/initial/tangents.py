@@ -20,7 +20,7 @@ respect to K and Θ of the layer before, what is linear in the fluctuations canc
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -143,21 +143,18 @@ def collect_tangents(ensemble: Ensemble, K: FloatArray, Theta: FloatArray) -> Ta
     kept = 8 * ensemble.batches * (ensemble.mlp.depth - 1) * size
     require_memory(kept, f"the NTK statistics of {ensemble.batches} batches", "use fewer draws or inputs")
     metric, mean = (torch.from_numpy(tensor[:, pairs.first, pairs.second]) for tensor in (K, Theta))
-    found = ensemble.each_batch(lambda number: _one_batch(ensemble, metric, mean, number))
-    names = [item.name for item in fields(TangentStatistics)]
-    return TangentStatistics(**{name: np.stack([getattr(one, name) for one in found]) for name in names})
 
+    def one_batch(number: int) -> list[FloatArray]:
+        """Means in the order of the fields, (layers, ...)."""
+        with torch.no_grad():
+            sums = [
+                [_sums(state, metric, mean) for state in tangent_states(ensemble.mlp, ensemble.X, walk)]
+                for walk in ensemble.walks(number)
+            ]
+        layers = [[sum(parts) / ensemble.draws_per_batch for parts in zip(*chunks)] for chunks in zip(*sums)]
+        return [np.stack(column) for column in zip(*layers)]
 
-def _one_batch(ensemble: Ensemble, K: Tensor, Theta: Tensor, number: int) -> TangentStatistics:
-    """The statistics of one batch, without the axis of batches."""
-    with torch.no_grad():
-        sums = [
-            [_sums(state, K, Theta) for state in tangent_states(ensemble.mlp, ensemble.X, walk)]
-            for walk in ensemble.walks(number)
-        ]
-    names = [item.name for item in fields(TangentStatistics)]
-    layers = [[sum(parts) / ensemble.draws_per_batch for parts in zip(*chunks)] for chunks in zip(*sums)]
-    return TangentStatistics(**{name: np.stack(column) for name, column in zip(names, zip(*layers))})
+    return TangentStatistics(*(np.stack(column) for column in zip(*ensemble.each_batch(one_batch))))
 
 
 def _sums(state: TangentState, K: Tensor, Theta: Tensor) -> tuple[FloatArray, ...]:

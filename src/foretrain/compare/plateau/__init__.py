@@ -239,8 +239,14 @@ class Plateau(Result):
         seen = self.forecast
         if seen.steps[-1] == 0:
             return f"No plateau: the loss is below {seen.threshold:.4g} from the start."
+        if not seen.has_plateau and math.isfinite(seen.escape):
+            steady = f"below {seen.threshold:.4g} at step {step_text(seen.escape)}"
+            return f"No plateau: the loss falls steadily, {steady}."
         if not seen.has_plateau:
-            return f"No plateau: {self._progress(seen)}."
+            return (
+                f"No plateau: the loss falls from {seen.losses[0]:.4g} to {seen.losses[-1]:.4g} within "
+                f"{seen.followed:,.0f} steps ({seen.status}), without reaching {seen.threshold:.4g}."
+            )
         place = f"the loss waits near {seen.level:.4g}"
         if math.isfinite(seen.escape):
             how = (
@@ -254,25 +260,14 @@ class Plateau(Result):
             )
         else:
             how = f"and has not left it after {seen.followed:,.0f} steps ({seen.status})"
-        return f"A plateau: {place} {how}; {self._cause()}."
-
-    def _progress(self, seen: Forecast) -> str:
-        if math.isfinite(seen.escape):
-            return f"the loss falls steadily, below {seen.threshold:.4g} at step {step_text(seen.escape)}"
-        return (
-            f"the loss falls from {seen.losses[0]:.4g} to {seen.losses[-1]:.4g} within {seen.followed:,.0f} steps "
-            f"({seen.status}), without reaching {seen.threshold:.4g}"
-        )
-
-    def _cause(self) -> str:
-        if not self.bottleneck.count:
-            return "no layer is small, so the cause is the task or the architecture, not the scale"
-        if has_normalisation(self.model):
-            return "normalisation layers undo the scales, so no rescaling is advised"
-        count, total = self.bottleneck.count, len(self.layers)
-        return (
-            f"{count} of {total} weight matrices sit at {self.bottleneck.epsilon:.3g} of their natural scale"
-        )
+        small = self.bottleneck
+        share = f"{small.count} of {len(self.layers)} weight matrices"
+        cause = f"{share} sit at {small.epsilon:.3g} of their natural scale"
+        if not small.count:
+            cause = "no layer is small, so the cause is the task or the architecture, not the scale"
+        elif has_normalisation(self.model):
+            cause = "normalisation layers undo the scales, so no rescaling is advised"
+        return f"A plateau: {place} {how}; {cause}."
 
     def answer(self) -> Answer:
         """Verdict, layers, law, advice, and the steps that are predicted."""

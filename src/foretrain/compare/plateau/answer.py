@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from foretrain.compare.plateau.descent import step_text
-from foretrain.support.answers import Answer, Code, Column, Figure, Panel, Part, Table, picked
+from foretrain.support.answers import Answer, Code, Column, Figure, Part, Table, picked
 from foretrain.support.answers.figure import BLUE, FAINT, INK, ORANGE, log, names_axis
 
 if TYPE_CHECKING:
@@ -29,13 +29,24 @@ def plateau_answer(found: Plateau, trained: PlateauVerification | None = None) -
         (one.name, one.norm, one.natural, one.relative, one.name in small, found.factors.get(one.name))
         for one in found.layers
     ]
+    steps: list[list[str | float | None]] = []
+    for name, flow in found.forecasts.items():
+        steps.append([name, round(flow.length, 1), round(flow.escape, 1)])
+        if trained is not None:
+            one = trained.networks[name]
+            error = None if math.isnan(one.standard_error) else round(one.standard_error, 2)
+            steps[-1] += [round(one.measured, 1), error]
+    below = f"loss < {found.forecast.threshold:.4g}"
+    told: list[str | Column] = ["network", "steps on the plateau", f"predicted step of {below}"]
+    if trained is not None:
+        told += [Column("real descent", error="± over runs"), "± over runs"]
     runs = {} if trained is None else trained.networks
     parts: list[Part] = [
         Table(columns, layers),
         *([found.law.statement] if found.law is not None else []),
         *_advice(found),
         *_cautions(found),
-        _steps_table(found, trained),
+        Table(told, steps),
         *(f"{name}: {one.statement}." for name, one in runs.items()),
         lambda: plateau_figure(found.to_dataset(), None if trained is None else trained.to_dataset()),
     ]
@@ -82,21 +93,6 @@ def _cautions(found: Plateau) -> list[Part]:
             f"plateaus of more than {_MEMORIES} times that, and too short here."
         )
     return cautions
-
-
-def _steps_table(found: Plateau, trained: PlateauVerification | None) -> Table:
-    rows: list[list[str | float | None]] = []
-    for name, flow in found.forecasts.items():
-        rows.append([name, round(flow.length, 1), round(flow.escape, 1)])
-        if trained is not None:
-            one = trained.networks[name]
-            error = None if math.isnan(one.standard_error) else round(one.standard_error, 2)
-            rows[-1] += [round(one.measured, 1), error]
-    below = f"loss < {found.forecast.threshold:.4g}"
-    columns: list[str | Column] = ["network", "steps on the plateau", f"predicted step of {below}"]
-    if trained is not None:
-        columns += [Column("real descent", error="± over runs"), "± over runs"]
-    return Table(columns, rows)
 
 
 def _record(found: Plateau, trained: PlateauVerification | None) -> dict[str, Any]:
@@ -153,24 +149,17 @@ def plateau_figure(found: xarray.Dataset, trained: xarray.Dataset | None = None)
         if np.isfinite(escape):
             panel.level(x=max(escape, 1), color=colour, dash=":")
         if trained is not None and name in trained.network.values:
-            _add_descent(panel, trained.sel(network=name), name, colour)
-    _add_layers(figure, found)
-    return figure
-
-
-def _add_descent(panel: Panel, runs: xarray.Dataset, name: str, colour: str) -> None:
-    """All runs, thinned to what can be told apart on a logarithmic axis."""
-    steps = runs.step.values
-    known = np.flatnonzero(steps >= 1)
-    last = max(steps[known[-1]], 2)
-    wanted = np.concatenate([np.geomspace(1, last, 30), np.linspace(1, last, 30)])  # the fall is at the end
-    shown = known[np.unique(np.searchsorted(steps[known], wanted).clip(max=len(known) - 1))]
-    for losses in runs.loss.values:
-        panel.curve(steps[shown], losses[shown], "o", f"{name}: real descent", colour, size=4, hollow=True)
-
-
-def _add_layers(figure: Figure, found: xarray.Dataset) -> None:
-    """Scales of all layers, and where the rescaling that is advised brings them."""
+            runs = trained.sel(network=name)
+            steps = runs.step.values
+            known = np.flatnonzero(steps >= 1)
+            # Thinned to what can be told apart on a logarithmic axis, and at the end, where the fall is.
+            last = max(steps[known[-1]], 2)
+            wanted = np.concatenate([np.geomspace(1, last, 30), np.linspace(1, last, 30)])
+            shown = known[np.unique(np.searchsorted(steps[known], wanted).clip(max=len(known) - 1))]
+            label = f"{name}: real descent"
+            for losses in runs.loss.values:
+                panel.curve(steps[shown], losses[shown], "o", label, colour, size=4, hollow=True)
+    # Scales of all layers, and where the rescaling that is advised brings them.
     relative, factor = found.relative_scale.values, found.factor.values
     panel = figure.panel(
         "weight matrices" + (", and the advice" if (factor != 1).any() else ""),
@@ -185,3 +174,4 @@ def _add_layers(figure: Figure, found: xarray.Dataset) -> None:
             panel.curve([scale * by], [place], "D", color=ORANGE)
             panel.note(scale * by**0.5, place, f"× {by:.3g}", ORANGE, align="center", above=True)
         panel.curve([scale], [place], "o", color=BLUE if found.at_bottleneck.values[place] else FAINT, size=6)
+    return figure

@@ -27,6 +27,7 @@ from foretrain.training.gradient_flow import gradient_flow
 FLAT = 0.1  # within this share of its level the loss is called flat
 _GRADIENTS = 20_000  # of all data, at most, for one flow
 _POWER_STEPS = 25
+_PARTS = 8  # of a step of the flow, between whose ends the loss is told
 _STATES = 30  # copies of all weights, at most, while the flow makes a step
 
 
@@ -36,6 +37,8 @@ def plateau_level(model: nn.Module, task: Task) -> float:
     At zero weight matrices the output is the same for all inputs. If the loss has a slope there (a bias, or an
     activation with σ(0) ≠ 0, can still move it), the network first learns the best constant, and waits at its loss.
     """
+    from scipy.optimize import minimize
+
     zeroed = copy.deepcopy(model)
     with torch.no_grad():
         for parameter in zeroed.parameters():
@@ -51,12 +54,7 @@ def plateau_level(model: nn.Module, task: Task) -> float:
     at_zero = float(value.detach())
     if steep <= 1e-7 * max(abs(at_zero), 1e-30) or varies > 1e-6 * (1 + float(outputs.detach().abs().max())):
         return at_zero
-    return min(at_zero, _best_constant(outputs[:1].detach(), task))
-
-
-def _best_constant(start: Tensor, task: Task) -> float:
-    """The least loss of outputs that are the same for all inputs."""
-    from scipy.optimize import minimize
+    start = outputs[:1].detach()
 
     def loss_and_slope(values: FloatArray) -> tuple[float, FloatArray]:
         constant = torch.as_tensor(values).to(start).reshape(start.shape).requires_grad_()
@@ -66,7 +64,7 @@ def _best_constant(start: Tensor, task: Task) -> float:
         return float(value.detach()), slope.double().cpu().numpy().ravel()
 
     at = start.double().cpu().numpy().ravel()
-    return float(minimize(loss_and_slope, at, jac=True, method="L-BFGS-B").fun)
+    return min(at_zero, float(minimize(loss_and_slope, at, jac=True, method="L-BFGS-B").fun))
 
 
 def escape_level(level: float, threshold: float | None, share: float) -> float:
@@ -157,6 +155,8 @@ class Forecast(Result):
 
 def forecast(model: nn.Module, escape: Escape, max_steps: float) -> Forecast:
     """Integrate θ̇ = -ρ ∇ loss, with ρ such that time counts steps, until the loss passes the threshold."""
+    from scipy.interpolate import CubicHermiteSpline
+
     task, descent, level, threshold = escape
     _require_flow_memory(model, task)
     flow = gradient_flow(
@@ -170,8 +170,12 @@ def forecast(model: nn.Module, escape: Escape, max_steps: float) -> Forecast:
         max_evaluations=_GRADIENTS,
     )
     steps, losses, slopes = (np.asarray(flow.data[name].values) for name in ("time", "loss", "loss_rate"))
-    steps, losses = _refined(steps, losses, slopes)
-    reached = flow.status == "reached"
+    if len(steps) > 1:  # points inside the long steps of the flow, on Hermite's cubic
+        known, cubic = losses, CubicHermiteSpline(steps, losses, slopes)
+        inner = steps[:-1, None] + np.diff(steps)[:, None] * np.arange(_PARTS) / _PARTS
+        steps = np.append(inner.ravel(), steps[-1])
+        losses = np.asarray(cubic(steps))
+        losses[::_PARTS] = known
     return Forecast(
         steps,
         losses,
@@ -179,27 +183,12 @@ def forecast(model: nn.Module, escape: Escape, max_steps: float) -> Forecast:
         threshold,
         begins=first_below(steps, losses, (1 + FLAT) * level),
         ends=first_below(steps, losses, (1 - FLAT) * level),
-        escape=float(steps[-1]) if reached else math.inf,
+        escape=float(steps[-1]) if flow.status == "reached" else math.inf,
         stability=stability(flow.model, task, descent),
         stability_limit=descent.largest_stable,
         status=flow.status,
         evaluations=flow.evaluations,
     )
-
-
-def _refined(
-    steps: FloatArray, losses: FloatArray, slopes: FloatArray, parts: int = 8
-) -> tuple[FloatArray, FloatArray]:
-    """Points inside the long steps of the flow, on Hermite's cubic through values and slopes."""
-    from scipy.interpolate import CubicHermiteSpline
-
-    if len(steps) < 2:
-        return steps, losses
-    inner = steps[:-1, None] + np.diff(steps)[:, None] * np.arange(parts) / parts
-    fine = np.append(inner.ravel(), steps[-1])
-    values = np.asarray(CubicHermiteSpline(steps, losses, slopes)(fine))
-    values[::parts] = losses
-    return fine, values
 
 
 def stability(model: nn.Module, task: Task, descent: Descent) -> float:

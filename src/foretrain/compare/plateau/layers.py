@@ -144,12 +144,21 @@ def read_layers(model: nn.Module, x: Tensor) -> tuple[LayerScale, ...]:
             continue
         gain, label = feeding.get(place, (1.0, "none"))
         for own, weight in module.named_parameters(recurse=False):
-            if weight.ndim >= 2 and weight.requires_grad and id(weight) not in seen:
-                seen.add(id(weight))
-                name = f"{place}.{own}" if place else own
-                transposed = isinstance(module, nn.modules.conv._ConvTransposeNd)
-                outputs = weight.shape[1] if transposed else weight.shape[0]
-                found.append(LayerScale(name, _norm(name, weight), gain * math.sqrt(outputs), label))
+            if weight.ndim < 2 or not weight.requires_grad or id(weight) in seen:
+                continue
+            seen.add(id(weight))
+            name, norm = f"{place}.{own}" if place else own, float(weight.detach().double().norm())
+            if not math.isfinite(norm):
+                raise InputError(
+                    f"{name} has entries that are nan or infinite: initialise the network again."
+                )
+            if norm == 0:
+                raise NotSupportedError(
+                    f"{name} is exactly zero: its scale cannot be mended by a factor, so initialise it again."
+                )
+            transposed = isinstance(module, nn.modules.conv._ConvTransposeNd)
+            outputs = weight.shape[1] if transposed else weight.shape[0]
+            found.append(LayerScale(name, norm, gain * math.sqrt(outputs), label))
     if not found:
         raise NotSupportedError(
             f"{type(model).__name__} has no trained weight matrix: there is nothing to rescale."
@@ -164,7 +173,12 @@ def has_normalisation(model: nn.Module) -> bool:
 
 def is_chain(model: nn.Module, x: Tensor, layers: tuple[LayerScale, ...]) -> bool:
     """Whether the signal passes every weight matrix once: without any one of them all inputs give the same output."""
-    if len(layers) < 2 or has_normalisation(model) or _uses_a_weight_twice(model, x):
+    if len(layers) < 2 or has_normalisation(model):
+        return False
+    with leaf_calls(model) as calls, torch.no_grad():
+        model(x[:2])
+    used = [id(p) for _, module, _, _ in calls for p in module.parameters(recurse=False) if p.ndim >= 2]
+    if len(set(used)) < len(used):  # a module called again, or a matrix of two modules
         return False
     emptied = copy.deepcopy(model)
     with torch.no_grad():
@@ -177,25 +191,6 @@ def is_chain(model: nn.Module, x: Tensor, layers: tuple[LayerScale, ...]) -> boo
                 return False
             weight.copy_(before)
     return True
-
-
-def _uses_a_weight_twice(model: nn.Module, x: Tensor) -> bool:
-    """A module called again, or a matrix of two modules: the law counts such a matrix once."""
-    with leaf_calls(model) as calls, torch.no_grad():
-        model(x[:2])
-    used = [id(p) for _, module, _, _ in calls for p in module.parameters(recurse=False) if p.ndim >= 2]
-    return len(set(used)) < len(used)
-
-
-def _norm(name: str, weight: Tensor) -> float:
-    norm = float(weight.detach().double().norm())
-    if not math.isfinite(norm):
-        raise InputError(f"{name} has entries that are nan or infinite: initialise the network again.")
-    if norm == 0:
-        raise NotSupportedError(
-            f"{name} is exactly zero: its scale cannot be mended by a factor, so initialise it again."
-        )
-    return norm
 
 
 def _activations_before(model: nn.Module, x: Tensor) -> dict[str, tuple[float, str]]:

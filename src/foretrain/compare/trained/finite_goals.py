@@ -18,7 +18,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from itertools import combinations_with_replacement
+from itertools import combinations_with_replacement, product
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -81,28 +81,6 @@ class FiniteEntry(Entry):
 
 
 Entries = list[FiniteEntry]
-
-
-def trained_entries(depth: int, training: int, tests: int, outputs: int) -> Entries:
-    """Every output on every test, and the change of the tangent kernel of every pair (output, sample) once."""
-    single = [
-        FiniteEntry(name, depth, (test,), (output,))
-        for name in ("ntk_variance", "interaction", "mean")
-        for test in range(tests)
-        for output in range(outputs)
-    ]
-    return single + _pairs("ntk_change", depth, training + tests, outputs)
-
-
-def posterior_entries(depth: int, tests: int, outputs: int) -> Entries:
-    """The evidence, every mean, and covariances of every pair once."""
-    means = [
-        FiniteEntry("mean", depth, (test,), (output,)) for test in range(tests) for output in range(outputs)
-    ]
-    given = [
-        FiniteEntry("covariance", depth, pair) for pair in combinations_with_replacement(range(tests), 2)
-    ]
-    return [FiniteEntry("log_evidence", depth, ()), *means, *given, *_pairs("wiring", depth, tests, outputs)]
 
 
 def _pairs(name: str, depth: int, inputs: int, outputs: int) -> Entries:
@@ -169,9 +147,15 @@ class FiniteGoal(OrderGoal):
 
     @property
     def entries(self) -> Entries:
-        """What is compared."""
-        tests, outputs = self.prediction.mean.shape
-        return trained_entries(self.goal.mlp.depth, len(self.goal.X_train), tests, outputs)
+        """Every output on every test, and the change of the tangent kernel of every pair (output, sample) once."""
+        depth, (tests, outputs) = self.goal.mlp.depth, self.prediction.mean.shape
+        single = [
+            FiniteEntry(name, depth, (test,), (output,))
+            for name in ("ntk_variance", "interaction", "mean")
+            for test in range(tests)
+            for output in range(outputs)
+        ]
+        return single + _pairs("ntk_change", depth, len(self.goal.X_train) + tests, outputs)
 
     def theory(self) -> dict[str, FloatArray]:
         """What the entries are, by observable."""
@@ -307,8 +291,14 @@ class PosteriorGoal(OrderGoal):
 
     @property
     def entries(self) -> Entries:
-        """What is compared."""
-        return posterior_entries(self.mlp.depth, *self.prediction.mean.shape)
+        """The evidence, every mean, and covariances of every pair once."""
+        depth, (tests, outputs) = self.mlp.depth, self.prediction.mean.shape
+        legs = product(range(tests), range(outputs))
+        pairs = combinations_with_replacement(range(tests), 2)
+        means = [FiniteEntry("mean", depth, (test,), (output,)) for test, output in legs]
+        given = [FiniteEntry("covariance", depth, pair) for pair in pairs]
+        wiring = _pairs("wiring", depth, tests, outputs)
+        return [FiniteEntry("log_evidence", depth, ()), *means, *given, *wiring]
 
     def theory(self) -> dict[str, FloatArray]:
         """What the entries are, by observable."""

@@ -153,30 +153,21 @@ def _less_mean(law: Law, outputs: FloatArray, entries: Entries) -> FloatArray:
 
 def _noise(law: Law, found: InitialEnsemble, entries: Entries) -> FloatArray:
     """l, and its products less what they are expected to be given the hidden layers."""
-    linear = _linear_part(law, found)
-    expected = columns_of(0.0 * linear, entries, _expected_moments(law, found))
-    return columns_of(linear, entries) - expected
-
-
-def _linear_part(law: Law, found: InitialEnsemble) -> FloatArray:
-    """l = z_B − P z_A, with the noise of targets, or without the mean over outputs: (networks, tests, outputs)."""
-    size = found.trained_inputs
+    assert law.weights is not None
+    assert found.metric is not None
+    # l = z_B − P z_A, with the noise of targets, or without the mean over outputs: (networks, tests, outputs).
+    size, outputs, P = found.trained_inputs, law.mean.shape[1], law.weights
     z = found.start[:, :size]
     if found.offsets is not None:
         z = z + found.offsets
     if law.centred:
         z = z - z.mean(axis=2, keepdims=True)
-    return np.asarray(found.start[:, size:] - np.asarray(law.weights) @ z)
-
-
-def _expected_moments(law: Law, found: InitialEnsemble) -> tuple[FloatArray, FloatArray]:
-    """E[l_i l_i] and E[l_i l_j] given the hidden layers of each network: Q Ĝ Q and 0, unless outputs are centred."""
-    assert law.weights is not None
-    assert found.metric is not None
-    Q = np.concatenate([-law.weights, np.eye(len(law.weights))], axis=1)
-    own = Q @ found.metric @ Q.T + found.training.noise * law.weights @ law.weights.T
-    if not law.centred:
-        return own, np.zeros_like(own)
-    size, outputs = found.trained_inputs, law.mean.shape[1]
-    between = (found.metric[:, size:, size:] - own) / outputs
-    return own + between, between
+    linear = np.asarray(found.start[:, size:] - P @ z)
+    # E[l_i l_i] and E[l_i l_j] given the hidden layers of each network: Q Ĝ Q and 0, unless outputs are centred.
+    Q = np.concatenate([-P, np.eye(len(P))], axis=1)
+    own = Q @ found.metric @ Q.T + found.training.noise * P @ P.T
+    between = np.zeros_like(own)
+    if law.centred:
+        between = (found.metric[:, size:, size:] - own) / outputs
+        own = own + between
+    return columns_of(linear, entries) - columns_of(0.0 * linear, entries, (own, between))

@@ -172,7 +172,11 @@ class _Descent:
         if self._training.algorithm == "gradient_descent":
             self._move(trace, error, rate)
             return
-        parameters = self._parameters()
+        # What the flow moves: weights and biases of the layers that learn, and the offsets.
+        learned = slice(self._lowest - 1, None)
+        parameters = [*self.networks.weights[learned], *self.networks.biases[learned]]
+        if self._offsets is not None:
+            parameters.append(self._offsets)
         start = [values.clone() for values in parameters]
         total = [values.clone() for values in parameters]
         for weight, ahead in _RUNGE_KUTTA:
@@ -201,12 +205,6 @@ class _Descent:
                 self.networks.biases[place].sub_(delta.sum(dim=2, keepdim=True), alpha=rate * bias_rate)
         if self._offsets is not None:
             self._offsets.sub_(error, alpha=rate * self._training.noise)
-
-    def _parameters(self) -> list[Tensor]:
-        """What the flow moves: weights and biases of the layers that learn, and the offsets."""
-        learned = slice(self._lowest - 1, None)
-        found = [*self.networks.weights[learned], *self.networks.biases[learned]]
-        return found if self._offsets is None else [*found, self._offsets]
 
     def _velocities(self, trace: Trace, error: Tensor) -> list[Tensor]:
         """− λ dL/dθ of what the flow moves."""

@@ -177,9 +177,17 @@ def _fault(found: Passage, severity: Severity, factors: dict[str, float]) -> Fin
         if factors
         else "Look at the blocks named here: make their residual branches smaller or larger, or normalise after them."
     )
+    blocks = f"through {len(found.names)} blocks"
+    title = f"All samples look alike {blocks}: their mean cosine is {found.alikeness[-1]:.5g}."
+    if _growth(found) > _GROWTH_WARNING and found.gradient_ratio > found.distance_ratio:
+        title = f"Gradients grow {found.gradient_ratio:.2g}-fold {blocks}."
+    elif _growth(found) > _GROWTH_WARNING:
+        title = f"Differences between samples grow {found.distance_ratio:.2g}-fold {blocks}."
+    elif _fall(found) < _FALL_WARNING:
+        title = f"Differences between samples shrink to {found.distance_ratio:.2g} of their size {blocks}."
     return Finding(
         severity,
-        _title(found),
+        title,
         _evidence(found),
         _SOURCE,
         advice,
@@ -188,17 +196,6 @@ def _fault(found: Passage, severity: Severity, factors: dict[str, float]) -> Fin
         _numbers(found),
         found.names,
     )
-
-
-def _title(found: Passage) -> str:
-    blocks = f"through {len(found.names)} blocks"
-    if _growth(found) > _GROWTH_WARNING:
-        if found.gradient_ratio > found.distance_ratio:
-            return f"Gradients grow {found.gradient_ratio:.2g}-fold {blocks}."
-        return f"Differences between samples grow {found.distance_ratio:.2g}-fold {blocks}."
-    if _fall(found) < _FALL_WARNING:
-        return f"Differences between samples shrink to {found.distance_ratio:.2g} of their size {blocks}."
-    return f"All samples look alike {blocks}: their mean cosine is {found.alikeness[-1]:.5g}."
 
 
 def _gains(values: Array) -> Array:

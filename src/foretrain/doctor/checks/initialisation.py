@@ -34,7 +34,7 @@ from foretrain.doctor.mlp.initialisation import (
     predict,
 )
 from foretrain.doctor.setup import Case, Setup
-from foretrain.doctor.stability import FEWEST_DIVIDED, HeldOut, held_out
+from foretrain.doctor.stability import FEWEST_DIVIDED, held_out
 from foretrain.doctor.trials import has_learned
 from foretrain.support.answers import labelled
 from foretrain.support.errors import ForetrainError, NotSupportedError
@@ -98,9 +98,10 @@ def _signals_finding(
         "layers": float(chain.depth),
     }
     evidence = _evidence(chain, measured, predicted, wanted)
-    tried = _held_out(case, growth, wanted)
-    if tried is not None:
-        given, treated = tried
+    setup, treatment = case.setup, _treatment("critical initialisation", wanted.layers)
+    enough = len(case.task.x) >= FEWEST_DIVIDED
+    if growth >= _GROWTH_TRIED and setup.fresh and treatment is not None and enough:
+        given, treated = held_out(setup), held_out(treatment.apply(setup))
         by_heart = treated.unseen < _UNSEEN * given.unseen
         if growth <= _GROWTH_CRITICAL and severity != Severity.CRITICAL:
             if growth > _GROWTH_WARNING:
@@ -115,7 +116,16 @@ def _signals_finding(
         if by_heart:
             numbers |= {"held_out_loss": given.unseen, "held_out_loss_treated": treated.unseen}
     if severity > Severity.WARNING:
-        return Finding(severity, _calm_title(chain, measured), evidence, _SOURCE, numbers=numbers)
+        title = (
+            f"Signals keep {measured.distance_ratio:.2g} and gradients {measured.gradient_ratio:.2g} of their size "
+            f"through the {chain.depth - 1} hidden layers."
+        )
+        if not measured.gradient_ratio > 0:
+            title = (
+                f"The weights of the {chain.depth - 1} hidden layers have fair sizes, yet no gradient passes them: "
+                "see the dead units."
+            )
+        return Finding(severity, title, evidence, _SOURCE, numbers=numbers)
     return Finding(
         severity,
         _title(chain, measured, growth > _GROWTH_TRIED),
@@ -123,18 +133,10 @@ def _signals_finding(
         _SOURCE,
         _advice(chain, wanted),
         code_for(chain, wanted.layers) if wanted.layers else "",
-        _treatment("critical initialisation", wanted.layers),
+        treatment,
         numbers,
         chain.names,
     )
-
-
-def _held_out(case: Case, growth: float, wanted: Wanted) -> tuple[HeldOut, HeldOut] | None:
-    """As given and at critical weights; None where signals do not grow, or nothing can be held out."""
-    setup, treatment = case.setup, _treatment("", wanted.layers)
-    if growth < _GROWTH_TRIED or not setup.fresh or treatment is None or len(case.task.x) < FEWEST_DIVIDED:
-        return None
-    return held_out(setup), held_out(treatment.apply(setup))
 
 
 def _title(chain: MlpChain, measured: Signals, grows: bool) -> str:
@@ -149,18 +151,6 @@ def _title(chain: MlpChain, measured: Signals, grows: bool) -> str:
         return f"Signals grow {measured.distance_ratio:.2g}-fold through {layers}: the weights are too large."
     return (
         f"Differences between inputs shrink to {measured.distance_ratio:.2g} of their size through {layers}."
-    )
-
-
-def _calm_title(chain: MlpChain, measured: Signals) -> str:
-    if not measured.gradient_ratio > 0:
-        return (
-            f"The weights of the {chain.depth - 1} hidden layers have fair sizes, yet no gradient passes them: see "
-            "the dead units."
-        )
-    return (
-        f"Signals keep {measured.distance_ratio:.2g} and gradients {measured.gradient_ratio:.2g} of their size "
-        f"through the {chain.depth - 1} hidden layers."
     )
 
 

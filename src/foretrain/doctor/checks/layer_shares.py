@@ -84,12 +84,20 @@ def check(case: Case) -> Examination:
     """Shares of all weight matrices against equal ones."""
     seen = _measured(case)
     finding = _by_rates(case, seen) if case.recipe.is_adaptive else _by_shares(case, seen)
+    theory = None  # by (9.28), where lambda_W = n_{l-1} for equal rates
+    try:
+        chain = chain_of(case)
+        if chain.whole and tuple(f"{name}.weight" for name in chain.names) == seen.weights:
+            terms = contributions(chain.mlp, diagonal(chain.mlp, chain.inputs).factors)[:, 1].mean(1)
+            theory = _relative(terms / np.asarray(chain.mlp.lambda_W) * np.asarray(chain.widths[:-1]))
+    except ForetrainError:
+        pass
     data = {
         "share": ("parameter", seen.shares),
         "share_at_equal_rates": ("parameter", _normed(seen.traces)),
         "kind": ("parameter", np.where(seen.is_weight, "weight", "other")),
         "relative": ("layer", seen.relative),
-        "theory_share": ("layer", _by_theory(case, seen)),
+        "theory_share": ("layer", theory),
     }
     places = {"parameter": list(seen.names), "layer": list(seen.weights)}
     return Examination((finding,), labelled(data, {"samples": seen.samples}, **places))
@@ -153,7 +161,20 @@ def _by_shares(case: Case, seen: _Shares) -> Finding:
         f"Of the change of the outputs in a step, on {seen.samples} samples, {_told(seen)}; "
         f"{why if by_rate.any() else 'rates are the same, so the network is why'}."
     )
-    factors = _stable(case, _lifted(seen, by_rate) if by_rate.any() else _equalising(seen))
+    if by_rate.any():
+        factors = _lifted(seen, by_rate)
+    else:  # shares become equal, as far as factors are bounded, and their sum stays
+        terms = (seen.traces * seen.rates)[seen.is_weight]
+        equal = np.clip(terms.mean() / np.maximum(terms, 1e-300), 1 / _BOUND, _BOUND)
+        equal[seen.is_silent] = 1.0
+        equal *= terms.sum() / float(equal @ terms)
+        factors = {name: float(f"{factor:.4g}") for name, factor in zip(seen.weights, equal)}
+    # All rates are lowered where descent would come nearer to its edge than half of it, or than it is.
+    recipe = case.recipe
+    before, after = (edge(Case(case.setup.with_recipe(one))) for one in (recipe, recipe.scaled(factors)))
+    highest = max(_SHARE, before.ratio)
+    if not after.reason and after.ratio > highest:
+        factors = {name: highest / after.ratio * factors.get(name, 1.0) for name in recipe.rates}
     return _starved(title, evidence, factors, seen, low)
 
 
@@ -190,26 +211,6 @@ def _lifted(seen: _Shares, low: NDArray[np.bool_]) -> dict[str, float]:
     return {name: float(seen.rates.max() / r) for name, r, up in zip(seen.names, seen.rates, chosen) if up}
 
 
-def _stable(case: Case, factors: dict[str, float]) -> dict[str, float]:
-    """The same, with all rates lowered where descent would come nearer to its edge than half of it, or than it is."""
-    before, after = (
-        edge(Case(case.setup.with_recipe(r))) for r in (case.recipe, case.recipe.scaled(factors))
-    )
-    if after.reason or after.ratio <= max(_SHARE, before.ratio):
-        return factors
-    lower = max(_SHARE, before.ratio) / after.ratio
-    return {name: lower * factors.get(name, 1.0) for name in case.recipe.rates}
-
-
-def _equalising(seen: _Shares) -> dict[str, float]:
-    """Factors on rates that make shares of weights equal, as far as they are bounded; the sum of shares stays."""
-    terms = (seen.traces * seen.rates)[seen.is_weight]
-    factors = np.clip(terms.mean() / np.maximum(terms, 1e-300), 1 / _BOUND, _BOUND)
-    factors[seen.is_silent] = 1.0
-    factors *= terms.sum() / float(factors @ terms)
-    return {name: float(f"{factor:.4g}") for name, factor in zip(seen.weights, factors)}
-
-
 def _fair(seen: _Shares, prefix: str = "") -> Finding:
     relative = seen.relative
     count, largest = len(relative), float(relative.max() / len(relative))
@@ -236,16 +237,3 @@ def _told(seen: _Shares) -> str:
         f"{seen.weights[most]} makes {weights[most]:.2g}, {seen.weights[least]} {weights[least]:.1g}, and biases and "
         f"other vectors {1 - weights.sum():.2g}"
     )
-
-
-def _by_theory(case: Case, seen: _Shares) -> Array | None:
-    """Shares of weights relative to their mean, at infinite width: lambda_W = n_{l-1} for equal rates (9.28)."""
-    try:
-        chain = chain_of(case)
-        if not chain.whole or tuple(f"{name}.weight" for name in chain.names) != seen.weights:
-            return None
-        factors = diagonal(chain.mlp, chain.inputs).factors
-    except ForetrainError:
-        return None
-    terms = contributions(chain.mlp, factors)[:, 1].mean(1) / np.asarray(chain.mlp.lambda_W, dtype=np.float64)
-    return _relative(terms * np.asarray(chain.widths[:-1], dtype=np.float64))

@@ -45,9 +45,7 @@ _LARGER = (1e5, 1e4, 1e3, 1e2, 10.0)
 
 def check(case: Case) -> Examination:
     """Weigh the given rate against the edge of stability and against a short training at a better one."""
-    if case.recipe.is_descent:
-        return _descent(case, edge(case))
-    return _other(case)
+    return _descent(case, edge(case)) if case.recipe.is_descent else _other(case)
 
 
 def _descent(case: Case, found: Edge) -> Examination:

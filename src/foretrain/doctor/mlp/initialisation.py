@@ -105,20 +105,13 @@ def predict(mlp: MLP, inputs: Array) -> Kernels:
     chi = susceptibility(mlp.activation, K=K, C_W=np.broadcast_to(C_W, K.shape))
     parallel, perpendicular = np.asarray(chi.parallel), np.asarray(chi.perpendicular)
     deviation = np.sqrt(np.maximum(V, 0) / fan_ins + 2 * K**2 / widths)
-    distance = _pair_distances(whole)[1:] / np.where(C_W[1:, 0] > 0, C_W[1:, 0], 1)
+    # K_aa + K_bb - 2 K_ab, averaged over pairs of different inputs.
+    pairs = len(inputs) * (len(inputs) - 1)
+    apart = (K[:, :, None] + K[:, None, :] - 2 * whole).sum((1, 2)) / pairs if pairs else np.zeros(len(K))
+    distance = apart[1:] / np.where(C_W[1:, 0] > 0, C_W[1:, 0], 1)
     passed = perpendicular[1:-1].mean(1)
     gradient = np.append(np.cumprod(passed[::-1])[::-1], 1.0) if mlp.depth > 1 else np.empty(0)
     return Kernels(K, deviation, parallel, perpendicular, Signals(distance, gradient))
-
-
-def _pair_distances(K: Array) -> Array:
-    """K_aa + K_bb - 2 K_ab, averaged over pairs of different inputs."""
-    size = K.shape[1]
-    if size < 2:
-        return np.zeros(len(K))
-    own = np.diagonal(K, axis1=1, axis2=2)
-    table = own[:, :, None] + own[:, None, :] - 2 * K
-    return np.asarray(table.sum((1, 2)) / (size * (size - 1)))
 
 
 def _root_ratio(above: float, below: float) -> float:

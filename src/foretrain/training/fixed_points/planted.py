@@ -260,7 +260,13 @@ def plant_fixed_points(
     for _ in range(_DRAWS):
         signs = torch.randint(0, 2, (count, units), generator=source)
         patterns = amplitude * (2 * signs - 1).double()
-        _write_candidate(gru, patterns, step)
+        # W_hn such that every pattern is its own candidate at zero input.
+        reset = torch.sigmoid(step.products(patterns) + step.given)[:, :units]
+        wanted = (torch.atanh(patterns) - step.given[2 * units :]) / reset - step.bias[2 * units :]
+        inverse, old = torch.linalg.pinv(patterns.t()), step.weight[2 * units :]
+        with torch.no_grad():
+            new = wanted.t() @ inverse + old - old @ patterns.t() @ inverse
+            weight[2 * units :] = new.to(weight)
         found = described(Step.of(gru, None), patterns, torch.ones(count, dtype=torch.int64))
         if bool(found.stable.all()) and float((found.points.abs() - amplitude).abs().max()) < _ROUNDING:
             return found
@@ -269,17 +275,3 @@ def plant_fixed_points(
         f"no {_DRAWS} draws of {count} points of amplitude {amplitude} in {units} units were all stable: choose an "
         "amplitude nearer to 1, fewer points, more units or smaller recurrent weights."
     )
-
-
-def _write_candidate(gru: nn.RNNBase, patterns: Tensor, step: Step) -> None:
-    """W_hn such that every pattern is its own candidate at zero input."""
-    units = gru.hidden_size
-    reset = torch.sigmoid(step.products(patterns) + step.given)[:, :units]
-    bias, given = (part[2 * units :] for part in (step.bias, step.given))
-    wanted = (torch.atanh(patterns) - given) / reset - bias
-    inverse = torch.linalg.pinv(patterns.t())
-    old = step.weight[2 * units :]
-    new = wanted.t() @ inverse + old - old @ patterns.t() @ inverse
-    weight = gru.get_parameter("weight_hh_l0")
-    with torch.no_grad():
-        weight[2 * units :] = new.to(weight)

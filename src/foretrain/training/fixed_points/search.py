@@ -181,26 +181,20 @@ def _newton(step: Step, state: Tensor) -> Tensor:
     rest = _residual(step, state)
     for _ in range(_NEWTON_STEPS):
         move, _ = torch.linalg.solve_ex(one - step.jacobian(state), step(state) - state)
-        moved, left = _shortened(step, state, torch.where(move.isfinite(), move, 0.0), rest)
+        move = torch.where(move.isfinite(), move, 0.0)
+        moved = state + move
+        left = _residual(step, moved)
+        for _ in range(_HALVINGS):
+            if not bool((left >= rest).any()):
+                break
+            move = torch.where((left >= rest)[:, None], move / 2, move)
+            moved = state + move
+            left = _residual(step, moved)
         better = left < rest
         state, rest = torch.where(better[:, None], moved, state), torch.where(better, left, rest)
         if not bool(better.any()):
             break
     return state
-
-
-def _shortened(step: Step, state: Tensor, move: Tensor, rest: Tensor) -> tuple[Tensor, Tensor]:
-    """The moved states and their residuals; moves are halved where the residual does not fall."""
-    moved = state + move
-    left = _residual(step, moved)
-    for _ in range(_HALVINGS):
-        worse = left >= rest
-        if not bool(worse.any()):
-            break
-        move = torch.where(worse[:, None], move / 2, move)
-        moved = state + move
-        left = _residual(step, moved)
-    return moved, left
 
 
 def _residual(step: Step, state: Tensor) -> Tensor:

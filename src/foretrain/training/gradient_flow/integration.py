@@ -25,7 +25,6 @@ from foretrain.training.gradient_flow.methods import (
     Method,
     State,
     Tolerance,
-    Trial,
     chosen,
     norms,
     picked,
@@ -75,7 +74,13 @@ class Flows:
         self.state = state
         self.now = field(state)
         self.time = np.zeros(count)
-        self.step = _first_step(state, self.now)
+        # A hundredth of the shortest time in which a tensor would change by its own size.
+        shortest = np.full(count, np.inf)
+        for values, rates in zip(state, self.now.rates):
+            size, speed = norms(values), norms(rates)
+            with np.errstate(divide="ignore", invalid="ignore"):
+                shortest = np.fmin(shortest, np.where((size > 0) & (speed > 0), size / speed, np.inf))
+        self.step = np.where(np.isfinite(shortest), 0.01 * shortest, 1e-3)
         self.evaluations = np.ones(count, dtype=int)
         self.steps = np.zeros(count, dtype=int)
         self.rejected = np.zeros(count, dtype=int)
@@ -99,18 +104,37 @@ class Flows:
 
     def attempt(self, longest: Clock) -> Interval:
         """Try one step of every flow, not longer than ``longest``; only good ones are taken."""
-        self._measure_radius()
+        if self._method.needs_radius and self._age >= _RADIUS_AGE:
+            found = spectral_radius(self._field, self.state, self.now, self._direction)
+            self._radius, self._direction, cost = found
+            self.evaluations += cost
+            self._age = 0
         length = np.minimum(np.minimum(self.step, longest), self._method.longest(self._radius))
         trial = self._method.step(self._field, self.state, self.now, length, self._radius)
-        error = self._relative_error(self.state, trial)
+        error = np.zeros(len(self))  # beside what is allowed, in the worst tensor of each flow
+        for old, moved, local in zip(self.state, trial.state, trial.error):
+            made, size = norms(local), np.maximum(norms(old), norms(moved))
+            allowed = self._tolerance.relative * size + self._tolerance.absolute + 1e-300
+            with np.errstate(invalid="ignore"):  # of what has become infinite
+                error = np.fmax(error, made / allowed)
+            error[~np.isfinite(made)] = np.inf
         accepted = (error <= 1) & np.isfinite(trial.last.loss)
-        interval = Interval(self.time.copy(), length, self.state, trial.state, self.now, trial.last, accepted)
+        now, last = self.now, trial.last
+        interval = Interval(self.time.copy(), length, self.state, trial.state, now, last, accepted)
         self.evaluations += trial.evaluations
         self.steps += accepted
         self.rejected += ~accepted
         self.time = np.where(accepted, self.time + length, self.time)
         self._age = self._age + 1 if accepted.all() else _RADIUS_AGE
-        self._advance(trial.state, trial.last, accepted)
+        if accepted.all():
+            self.state, self.now = trial.state, last
+        else:
+            self.state = chosen(accepted, trial.state, self.state)
+            self.now = Evaluation(
+                chosen(accepted, last.rates, now.rates),
+                np.where(accepted, last.loss, now.loss),
+                np.where(accepted, last.loss_rate, now.loss_rate),
+            )
         self._control(length, error, accepted)
         return interval
 
@@ -130,36 +154,6 @@ class Flows:
         self.evaluations[which] += trial.evaluations
         return trial.state, trial.last
 
-    def _relative_error(self, state: State, trial: Trial) -> Clock:
-        """The local error beside what is allowed, in the worst tensor of each flow."""
-        worst = np.zeros(len(state[0]))
-        for old, moved, error in zip(state, trial.state, trial.error):
-            size = np.maximum(norms(old), norms(moved))
-            made = norms(error)
-            allowed = self._tolerance.relative * size + self._tolerance.absolute + 1e-300
-            with np.errstate(invalid="ignore"):  # of what has become infinite
-                worst = np.fmax(worst, made / allowed)
-            worst[~np.isfinite(made)] = np.inf
-        return worst
-
-    def _measure_radius(self) -> None:
-        if self._method.needs_radius and self._age >= _RADIUS_AGE:
-            found = spectral_radius(self._field, self.state, self.now, self._direction)
-            self._radius, self._direction, cost = found
-            self.evaluations += cost
-            self._age = 0
-
-    def _advance(self, new: State, last: Evaluation, accepted: NDArray[np.bool_]) -> None:
-        if accepted.all():
-            self.state, self.now = new, last
-            return
-        self.state = chosen(accepted, new, self.state)
-        self.now = Evaluation(
-            chosen(accepted, last.rates, self.now.rates),
-            np.where(accepted, last.loss, self.now.loss),
-            np.where(accepted, last.loss_rate, self.now.loss_rate),
-        )
-
     def _control(self, length: Clock, error: Clock, accepted: NDArray[np.bool_]) -> None:
         """Proportional-integral control (Gustafsson 1991), which is smooth where stability limits the step."""
         power = 1 / self._method.order
@@ -172,16 +166,6 @@ class Flows:
         self.step = np.where(cut, np.maximum(self.step, length * factor), length * factor)
         self._error = np.where(accepted, np.maximum(error, 1e-4), self._error)
         self._shrunk = ~accepted
-
-
-def _first_step(state: State, now: Evaluation) -> Clock:
-    """A hundredth of the shortest time in which a tensor would change by its own size."""
-    shortest = np.full(len(now.loss), np.inf)
-    for values, rates in zip(state, now.rates):
-        size, speed = norms(values), norms(rates)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            shortest = np.fmin(shortest, np.where((size > 0) & (speed > 0), size / speed, np.inf))
-    return np.where(np.isfinite(shortest), 0.01 * shortest, 1e-3)
 
 
 @dataclass(frozen=True)

@@ -166,10 +166,25 @@ class _Run:
 
     def accept(self, flows: Flows, interval: Interval) -> str:
         """Record a step; if the event is in it, record the state there instead."""
-        if self.event(interval.after, interval.last) > 0:
-            self.record(float(flows.time[0]), interval.after, interval.last)
+        fraction, state, now = 1.0, interval.after, interval.last
+        low, high, at_high = 0.0, 1.0, self.event(state, now)
+        if at_high > 0:
+            self.record(float(flows.time[0]), state, now)
             return ""
-        fraction, state, now = self._locate(flows, interval)
+        # Where the event is zero, by the Illinois form of regula falsi on real states.
+        at_low = self.event(interval.before, interval.first)
+        for _ in range(40):
+            if at_high == 0 or high - low < 1e-9:
+                break
+            fraction = high - at_high * (high - low) / (at_high - at_low)
+            state, now = flows.land(interval, np.zeros(1, dtype=np.intp), np.asarray([fraction]))
+            value = self.event(state, now)
+            if abs(value) <= 1e-10 * max(abs(at_low), abs(at_high)):
+                break
+            if value > 0:
+                low, at_low, at_high = fraction, value, at_high / 2
+            else:
+                high, at_high, at_low = fraction, value, at_low / 2
         self.record(float(interval.start[0] + fraction * interval.length[0]), state, now)
         return "reached"
 
@@ -206,27 +221,6 @@ class _Run:
             variables[name] = (("step", *own), values)
         data = xr.Dataset(variables, coords={"parameter": list(self._parameters)}, attrs={"status": status})
         return ModelFlow(data.set_coords("time"), self.model, status, evaluations)
-
-    def _locate(self, flows: Flows, interval: Interval) -> tuple[float, State, Evaluation]:
-        """The fraction of a step where the event is zero, by the Illinois form of regula falsi on real states."""
-        one = np.zeros(1, dtype=np.intp)
-        low, high = 0.0, 1.0
-        at_low = self.event(interval.before, interval.first)
-        at_high = self.event(interval.after, interval.last)
-        fraction, state, now = 1.0, interval.after, interval.last
-        for _ in range(40):
-            if at_high == 0 or high - low < 1e-9:
-                break
-            fraction = high - at_high * (high - low) / (at_high - at_low)
-            state, now = flows.land(interval, one, np.asarray([fraction]))
-            value = self.event(state, now)
-            if abs(value) <= 1e-10 * max(abs(at_low), abs(at_high)):
-                break
-            if value > 0:
-                low, at_low, at_high = fraction, value, at_high / 2
-            else:
-                high, at_high, at_low = fraction, value, at_low / 2
-        return fraction, state, now
 
     def _moved(self, state: State) -> nn.Module:
         with torch.no_grad():

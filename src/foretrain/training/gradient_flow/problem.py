@@ -212,22 +212,30 @@ def gaussian_sample(problem: Problem, size: int = 1024, seed: Seed = 0) -> Sampl
     targets, and, if σ is not odd, through the origin (for an odd σ that changes no average of the problem). A last
     linear map makes the covariance exactly one. ``size`` counts all points and is rounded up to a power of two.
     """
-    from scipy.stats import qmc
+    from scipy.stats import norm, qmc
 
     if size < 4 * problem.inputs:
         raise InputError(
             f"size is {size}: {problem.inputs} inputs need at least {4 * problem.inputs} points."
         )
-    signs = _reflections(problem)
+    signs = [np.ones(problem.inputs)]
+    if problem.inputs > problem.modes:
+        signs.append(np.where(np.arange(problem.inputs) < problem.modes, 1.0, -1.0))
+    z = torch.linspace(0.1, 3.0, 30, dtype=torch.float64)
+    if not torch.allclose(problem.nonlinearity.value(-z), -problem.nonlinearity.value(z), rtol=1e-12, atol=0):
+        signs += [-sign for sign in signs]
     power = max(1, math.ceil(math.log2(size / len(signs))))
     require_memory(
         _COPIES * 8 * len(signs) * 2**power * problem.inputs,
         f"a sample of {len(signs) * 2**power:,} points in {problem.inputs} dimensions",
         "take a smaller size",
     )
+    count = 2**power
     uniform = qmc.Sobol(problem.inputs, rng=generator(seed)).random_base2(power)
-    stratum = np.floor(uniform * 2**power).astype(int)
-    drawn = _representatives(2**power)[stratum]
+    edges = norm.ppf(np.arange(count // 2, count) / count)  # of the strata of the positive half
+    below = edges * norm.pdf(edges)
+    half = np.sqrt(1 + count * (below - np.append(below[1:], 0.0)))
+    drawn = np.concatenate([-half[::-1], half])[np.floor(uniform * count).astype(int)]
     points = np.concatenate([drawn * sign for sign in signs])
     # The nearest points with unit covariance about the origin.
     values, vectors = np.linalg.eigh(points.T @ points / len(points))
@@ -265,27 +273,3 @@ def given_sample(
         raise InputError(f"weights have shape {share.shape}: give one for each point, with sum 1.")
     columns = torch.from_numpy(np.ascontiguousarray(array.T))
     return Sample(columns, torch.from_numpy(share), problem.teacher(columns), meaning)
-
-
-def _reflections(problem: Problem) -> list[NDArray[np.float64]]:
-    """Signs of the coordinates: the unseen ones change together, and all together if σ is not odd."""
-    unseen = np.ones(problem.inputs)
-    unseen[problem.modes :] = -1
-    signs = [np.ones(problem.inputs)]
-    if problem.inputs > problem.modes:
-        signs.append(unseen)
-    z = torch.linspace(0.1, 3.0, 30, dtype=torch.float64)
-    if not torch.allclose(problem.nonlinearity.value(-z), -problem.nonlinearity.value(z), rtol=1e-12, atol=0):
-        signs += [-sign for sign in signs]
-    return signs
-
-
-def _representatives(count: int) -> NDArray[np.float64]:
-    """The root mean square, with its sign, of a standard Gaussian in each of an even number of likely strata."""
-    from scipy.stats import norm
-
-    edges = norm.ppf(np.arange(count // 2, count) / count)  # of the positive half
-    below = edges * norm.pdf(edges)
-    squares = 1 + count * (below - np.append(below[1:], 0.0))
-    half = np.sqrt(squares)
-    return np.concatenate([-half[::-1], half])

@@ -186,7 +186,14 @@ def signal_energy(
     if isinstance(shots, Networks):
         weights = tuple(values[:, None].double() for values in shots.weights)
         shots = Snapshots(np.zeros((len(shots), 1)), weights, shots.labels)
-    r = _small_layers(problem, shots, small_layers)
+    labels = np.unique(np.asarray(shots.labels.get("small_layers", [problem.depth])))
+    if small_layers is None and len(labels) > 1:
+        raise InputError(
+            "the networks differ in small_layers: ask for the signal energy of each kind by itself."
+        )
+    r = int(labels[0]) if small_layers is None else small_layers
+    if not 1 <= r <= problem.depth:
+        raise InputError(f"small_layers is {r}: give a number from 1 to the depth {problem.depth}.")
     points = (gaussian_sample(problem) if sample is None else sample).to(torch.float64)
     rates = problem.rates(metric)
     each = [
@@ -262,18 +269,3 @@ def _weighted(rates: tuple[float, ...], first: Weights, second: Weights) -> Tens
 
 def _norm(values: Tensor) -> Tensor:
     return values.square().sum(dim=(1, 2)).sqrt()
-
-
-def _small_layers(problem: Problem, shots: Snapshots, small_layers: int | None) -> int:
-    if small_layers is None:
-        labels = np.unique(np.asarray(shots.labels.get("small_layers", [problem.depth])))
-        if len(labels) > 1:
-            raise InputError(
-                "the networks differ in small_layers: ask for the signal energy of each kind by itself."
-            )
-        small_layers = int(labels[0])
-    if not 1 <= small_layers <= problem.depth:
-        raise InputError(
-            f"small_layers is {small_layers}: give a number from 1 to the depth {problem.depth}."
-        )
-    return small_layers
