@@ -74,7 +74,13 @@ def build(
     whole = mlp if n_in is None or mlp.n_in is not None else mlp.replace(n_in=n_in)
     if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
         raise InputError(f"`dtype` is {dtype!r}: give a floating-point torch type such as torch.float32.")
-    network = Network(whole, dtype, _check_device(device))
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise InputError(
+            f"device {str(device)!r} cannot be used here ({error}): use `device='cpu'`."
+        ) from error
+    network = Network(whole, dtype, torch.device(device))
     source = torch_generator(seed)
     with torch.no_grad():
         for layer, linear in zip(whole.layers, linear_layers(network), strict=True):
@@ -83,16 +89,6 @@ def build(
                 normals = torch.randn(values.shape, dtype=torch.float64, generator=source)
                 values.copy_(deviation * normals)
     return network
-
-
-def _check_device(device: str | torch.device) -> torch.device:
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise InputError(
-            f"device {str(device)!r} cannot be used here ({error}): use `device='cpu'`."
-        ) from error
-    return torch.device(device)
 
 
 def linear_layers(network: nn.Module) -> list[nn.Linear]:

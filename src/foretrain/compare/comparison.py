@@ -24,10 +24,14 @@ from foretrain.compare.judging.powers import Sizes, sizes_of
 from foretrain.compare.pictures import comparison_figure
 from foretrain.support.answers import Answer, Column, Figure, Part, Result, Table, labelled, picked
 from foretrain.support.seeds import Seed, seed_text
+from foretrain.support.user_warnings import warn_user
 from foretrain.theory.architecture import MLP, FloatArray
 
 if TYPE_CHECKING:
     import xarray
+
+# Of the narrowest network: beyond it a quadratic in 1/n does not suffice.
+_TRUSTED_DEPTH_TO_WIDTH = 0.25
 
 
 class Case(Protocol):
@@ -73,7 +77,12 @@ class Comparison(Result):
     @classmethod
     def run(cls, mlp: MLP, case: Case, ladder: Ladder, asked: Asked, seed: Seed, **own: Any) -> Self:
         """Measure every width of a ladder and put the theory beside it; ``own`` are fields of the subclass."""
-        ladder.warn_if_too_deep()
+        ratio = ladder.networks[0].depth_to_width
+        if ratio > _TRUSTED_DEPTH_TO_WIDTH:
+            warn_user(
+                f"the narrowest network has depth over width {ratio:.2g}: a quadratic in 1/n may not reach the "
+                "limit, so give wider networks or larger `scales`."
+            )
         theory, unit = case.values(), case.units()
         batches, steps = ladder.measure(case.measure, seed, asked.keeper)
         said = case.estimator, seed_text(asked.seed)

@@ -170,7 +170,7 @@ def make_setup(model: nn.Module, x: Any, y: Any = None, training: Training = Tra
     recipe = training.recipe(model)
     samples = samples_first(private, gathered(x, y, seed))
     task = fitted_task(private, samples, named_loss(training.loss), training.output)
-    asked = samples.in_a_step
+    asked = samples.batch_size or max(samples.total, len(samples.x))
     if training.batch_size is not None:
         asked = whole_number("batch_size", training.batch_size)
     task = summed_over_steps(task, min(asked, max(samples.total, len(task.x))))

@@ -36,11 +36,6 @@ class Samples:
     notes: tuple[str, ...] = ()
     total: int = 0  # with what was left out, if more than here
 
-    @property
-    def in_a_step(self) -> int:
-        """Where nobody asks for another number."""
-        return self.batch_size or max(self.total, len(self.x))
-
 
 def private_copy(model: Any) -> nn.Module:
     """A copy that may be hooked and trained, of a model that can be."""

@@ -131,13 +131,10 @@ class Verification(Result):
             case int(first), None:
                 after = f"with it the loss reached {treated.final:.4g} after {steps} steps"
                 return f"the advice helps: without it training diverged at step {first}, {after}"
-        return self._difference(steps)
-
-    def _difference(self, steps: int) -> str:
-        factor, over = self.improvement, self.treated.final_over
+        factor, over = self.improvement, treated.final_over
         where = f" on {self.samples} samples held out" if self.unseen else ""
         smooth = f" (median of the last {over} steps)" if over > 1 else ""
-        ends = f"{self.treated.final:.4g} with it and {self.given.final:.4g} without{smooth}"
+        ends = f"{treated.final:.4g} with it and {given.final:.4g} without{smooth}"
         losses = f"after {steps} steps the loss{where} is {ends}"
         if factor >= _DIFFERENCE:
             times = f", {factor:.3g} times less" if math.isfinite(factor) else ""

@@ -54,7 +54,9 @@ def gaussian_rule(act: Activation, refinement: int) -> GaussianRule:
     """
     radius = 9.5 + 2.0 * refinement
     if act.kinks:
-        points, weights = _panels(act, radius, refinement)
+        regular = np.linspace(0.0, radius, math.ceil(radius / _PANEL) * 2**refinement + 1)
+        kinks = [abs(kink.location) for kink in act.kinks if 0 < abs(kink.location) < radius]
+        points, weights = legendre_panels(np.union1d(regular, kinks), _PANEL_NODES)
     else:
         step = min(_COARSEST_STEP, 2 * math.pi * act.strip / _DIGITS) / 2**refinement
         count = math.ceil(radius / step)
@@ -65,13 +67,6 @@ def gaussian_rule(act: Activation, refinement: int) -> GaussianRule:
     else:
         weights = 2 * weights
     return GaussianRule(points, weights)
-
-
-def _panels(act: Activation, radius: float, refinement: int) -> tuple[Array, Array]:
-    regular = np.linspace(0.0, radius, math.ceil(radius / _PANEL) * 2**refinement + 1)
-    kinks = [abs(kink.location) for kink in act.kinks if 0 < abs(kink.location) < radius]
-    edges = np.union1d(regular, kinks)
-    return legendre_panels(edges, _PANEL_NODES)
 
 
 _LARGEST_INPUT = 1e20

@@ -19,7 +19,6 @@ from foretrain.saddle.leading import transit_time
 from foretrain.saddle.parameters import (
     TIME_LABELS,
     TIME_UNITS,
-    Array,
     TimeUnit,
     bottleneck_scales,
     check_choice,
@@ -144,7 +143,9 @@ def escape_times(
     """
     import xarray as xr
 
-    found, small = classify(activation), _list(epsilon, "epsilon")
+    found, small = classify(activation), np.atleast_1d(np.asarray(epsilon, dtype=float))
+    if small.ndim != 1 or not small.size:
+        raise InputError(f"`epsilon` must be one number or a list of them, but has shape {small.shape}.")
     depths = [check_depth(layers) for layers in _sequence(depth)]
     narrow = [None] if bottleneck is None else list(_sequence(bottleneck))
     methods = [check_choice(name, "`formula`", list(METHODS)) for name in _sequence(formula)]
@@ -308,13 +309,6 @@ def escape_figure(table: xr.DataArray, rate: float | None = None) -> Figure:
         if method in table.formula:
             panel.legend_entry(styles[method], word, INK, hollow=True)
     return figure
-
-
-def _list(values: ArrayLike, name: str) -> Array:
-    found = np.atleast_1d(np.asarray(values, dtype=float))
-    if found.ndim != 1 or not found.size:
-        raise InputError(f"`{name}` must be one number or a list of them, but has shape {found.shape}.")
-    return found
 
 
 def _sequence(value: Any) -> Sequence[Any]:

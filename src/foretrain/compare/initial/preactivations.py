@@ -60,23 +60,22 @@ def collect(ensemble: Ensemble, K: FloatArray, estimator: str, with_remainder: b
     kept = ensemble.draws * depth * size if with_remainder else 0
     kept += ensemble.batches * depth * (2 * size + size**2 + pairs.size * (size + 1))
     require_memory(8 * kept, f"the metrics of {ensemble.draws} networks", "use fewer draws or inputs")
-    found = ensemble.each_batch(lambda number: _one_batch(ensemble, K, estimator, number))
-    metrics, *means = zip(*found, strict=True)
+
+    def one_batch(number: int) -> list[FloatArray]:
+        """Ĝ of every network (draws, layers, pairs), then the first four means of ``Statistics`` in their order."""
+        with torch.no_grad():
+            reader = _Reader(torch.from_numpy(K), estimator)
+            chunks = [[reader.read(state) for state in walk] for walk in ensemble.walks(number)]
+        by_layer = [[torch.cat(parts).numpy() for parts in zip(*layer)] for layer in zip(*chunks)]
+        metrics, *columns = (np.stack(parts, axis=1) for parts in zip(*by_layer))
+        return [metrics, *(column.mean(axis=0) for column in columns)]
+
+    metrics, *means = zip(*ensemble.each_batch(one_batch), strict=True)
     mean, product, triple, fourth = map(np.stack, means)
     remainder = np.zeros_like(mean)
     if with_remainder:
         remainder[:, 1:] = _remainders(ensemble.mlp, K, np.stack(metrics), pairs)
     return Statistics(mean, product, triple, fourth, remainder)
-
-
-def _one_batch(ensemble: Ensemble, K: FloatArray, estimator: str, number: int) -> list[FloatArray]:
-    """Ĝ of every network (draws, layers, pairs), then the first four means of ``Statistics`` in their order."""
-    with torch.no_grad():
-        reader = _Reader(torch.from_numpy(K), estimator)
-        chunks = [[reader.read(state) for state in walk] for walk in ensemble.walks(number)]
-    by_layer = [[torch.cat(parts).numpy() for parts in zip(*layer)] for layer in zip(*chunks)]
-    metrics, *columns = (np.stack(parts, axis=1) for parts in zip(*by_layer))
-    return [metrics, *(column.mean(axis=0) for column in columns)]
 
 
 class _Reader:

@@ -12,7 +12,6 @@ import numpy as np
 from foretrain.support.arguments import whole_number
 from foretrain.support.errors import InputError
 from foretrain.support.seeds import Seed, spawn
-from foretrain.support.user_warnings import warn_user
 from foretrain.theory.architecture import MLP, FloatArray
 from foretrain.theory.arguments import is_list
 
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 TERMS = 3  # value, 1/n and 1/n²
 _LADDERS = ((0.25, 0.5, 1.0), (0.5, 1.0, 2.0), (1.0, 2.0, 4.0))
 WIDTH_OVER_DEPTH = 6.0  # of the narrowest network, where it can be chosen
-TRUSTED_DEPTH_TO_WIDTH = 0.25  # of the narrowest network: beyond it a quadratic in 1/n does not suffice
 
 Keeper: TypeAlias = "Callable[[str, Callable[[], xarray.Dataset]], xarray.Dataset]"
 
@@ -254,15 +252,6 @@ class Ladder:
         widths = (str(n[0]) if len(set(n)) == 1 else "-".join(map(str, n)) for n in hidden)
         rungs = (f"{draws:,} of width {width}" for draws, width in zip(self.draws, widths, strict=True))
         return f"{', '.join(rungs)} ({how})"
-
-    def warn_if_too_deep(self) -> None:
-        """Say so where the narrowest network is too narrow for its depth."""
-        ratio = self.networks[0].depth_to_width
-        if ratio > TRUSTED_DEPTH_TO_WIDTH:
-            warn_user(
-                f"the narrowest network has depth over width {ratio:.2g}: a quadratic in 1/n may not reach the "
-                "limit, so give wider networks or larger `scales`."
-            )
 
     def measure(
         self, measure: Measure, seed: Seed, keeper: Keeper | None = None

@@ -42,7 +42,10 @@ class Networks:
 
     def __init__(self, mlp: MLP, weights: list[Tensor], biases: list[Tensor]) -> None:
         self.mlp, self.weights, self.biases = mlp, weights, biases
-        self._function = signal_and_slope(mlp)
+        # σ and σ' together: from σ itself where that is cheaper, else by automatic differentiation.
+        act = mlp.activation
+        own = _OWN_SLOPES.get(act.name) if act.identity[0] != "callable" else None
+        self._function: SignalAndSlope = own or Nonlinearity(torch_activation(act))
 
     def __len__(self) -> int:
         return len(self.weights[0])
@@ -111,13 +114,6 @@ class Networks:
         for i, j in combinations(range(outputs), 2):
             found[:, j, i] = found[:, i, j].mT
         return found
-
-
-def signal_and_slope(mlp: MLP) -> SignalAndSlope:
-    """σ and σ' together: from σ itself where that is cheaper, else by automatic differentiation."""
-    if mlp.activation.name in _OWN_SLOPES and mlp.activation.identity[0] != "callable":
-        return _OWN_SLOPES[mlp.activation.name]
-    return Nonlinearity(torch_activation(mlp.activation))
 
 
 def _tanh(z: Tensor) -> tuple[Tensor, Tensor]:

@@ -169,8 +169,16 @@ class _Descent:
     def step(self, trace: Trace, error: Tensor) -> None:
         """One step of descent, or of the integrator of the flow, for networks that still learn."""
         rate = self._training.rate
-        if self._training.algorithm == "gradient_descent":
-            self._move(trace, error, rate)
+        if self._training.algorithm == "gradient_descent":  # θ − η λ dL/dθ, in place
+            error = self._learning(error)
+            for place, weight_rate, bias_rate, delta in self._deltas(trace, error):
+                if weight_rate:
+                    signal = trace.signals[place].mT
+                    self.networks.weights[place].baddbmm_(delta, signal, alpha=-rate * weight_rate)
+                if bias_rate:
+                    self.networks.biases[place].sub_(delta.sum(dim=2, keepdim=True), alpha=rate * bias_rate)
+            if self._offsets is not None:
+                self._offsets.sub_(error, alpha=rate * self._training.noise)
             return
         # What the flow moves: weights and biases of the layers that learn, and the offsets.
         learned = slice(self._lowest - 1, None)
@@ -193,18 +201,6 @@ class _Descent:
         """The error factors by which networks still learn, times the rates of their own."""
         error = torch.where(self.alive[:, None, None], error, 0.0)
         return error if self._rates is None else error * self._rates[:, None, None]
-
-    def _move(self, trace: Trace, error: Tensor, rate: float) -> None:
-        """θ − η λ dL/dθ, in place."""
-        error = self._learning(error)
-        for place, weight_rate, bias_rate, delta in self._deltas(trace, error):
-            if weight_rate:
-                signal = trace.signals[place].mT
-                self.networks.weights[place].baddbmm_(delta, signal, alpha=-rate * weight_rate)
-            if bias_rate:
-                self.networks.biases[place].sub_(delta.sum(dim=2, keepdim=True), alpha=rate * bias_rate)
-        if self._offsets is not None:
-            self._offsets.sub_(error, alpha=rate * self._training.noise)
 
     def _velocities(self, trace: Trace, error: Tensor) -> list[Tensor]:
         """− λ dL/dθ of what the flow moves."""

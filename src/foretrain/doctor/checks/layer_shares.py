@@ -82,7 +82,20 @@ class _Shares:
 
 def check(case: Case) -> Examination:
     """Shares of all weight matrices against equal ones."""
-    seen = _measured(case)
+    rates = case.recipe.rates
+    samples = max(2, min(_SAMPLES, _ENTRIES // max(1, case.outputs_per_sample)))
+    x = case.chosen(samples).x
+    with differentiable_kernels():
+        kernel = ntk(case.model, x, outputs="trace", by="parameter", parameters=lambda name, _: name in rates)
+    assert kernel.labels is not None  # by parameter
+    names = tuple(kernel.labels)
+    traces = np.array([float(part.diagonal().double().mean()) for part in kernel.values])
+    is_weight = np.array([case.model.get_parameter(name).ndim >= 2 for name in names])
+    if not traces.sum() > 0:
+        raise NotSupportedError("no trained parameter changes the outputs: there are no shares of learning.")
+    if is_weight.sum() < 2:
+        raise NotSupportedError("fewer than two weight matrices are trained: there is nothing to share.")
+    seen = _Shares(names, traces, np.array([rates[name] for name in names]), is_weight, len(x))
     finding = _by_rates(case, seen) if case.recipe.is_adaptive else _by_shares(case, seen)
     theory = None  # by (9.28), where lambda_W = n_{l-1} for equal rates
     try:
@@ -101,23 +114,6 @@ def check(case: Case) -> Examination:
     }
     places = {"parameter": list(seen.names), "layer": list(seen.weights)}
     return Examination((finding,), labelled(data, {"samples": seen.samples}, **places))
-
-
-def _measured(case: Case) -> _Shares:
-    rates = case.recipe.rates
-    samples = max(2, min(_SAMPLES, _ENTRIES // max(1, case.outputs_per_sample)))
-    x = case.chosen(samples).x
-    with differentiable_kernels():
-        kernel = ntk(case.model, x, outputs="trace", by="parameter", parameters=lambda name, _: name in rates)
-    assert kernel.labels is not None  # by parameter
-    names = tuple(kernel.labels)
-    traces = np.array([float(part.diagonal().double().mean()) for part in kernel.values])
-    is_weight = np.array([case.model.get_parameter(name).ndim >= 2 for name in names])
-    if not traces.sum() > 0:
-        raise NotSupportedError("no trained parameter changes the outputs: there are no shares of learning.")
-    if is_weight.sum() < 2:
-        raise NotSupportedError("fewer than two weight matrices are trained: there is nothing to share.")
-    return _Shares(names, traces, np.array([rates[name] for name in names]), is_weight, len(x))
 
 
 def _normed(values: Array) -> Array:

@@ -38,7 +38,7 @@ from foretrain.doctor.memory import (
 )
 from foretrain.doctor.setup import Case, descent
 from foretrain.doctor.stability import Tangent, edge, loss_curvature
-from foretrain.empirical.global_ntk import GlobalNTK, global_ntk
+from foretrain.empirical.global_ntk import global_ntk
 from foretrain.empirical.global_ntk.reduced_views import reduced_view
 from foretrain.empirical.global_ntk.summary import members_of
 from foretrain.empirical.target_modes import target_modes
@@ -157,7 +157,6 @@ def _slow(seen: Pass, modes: Modes) -> Finding:
 
 
 def _dataset(seen: Pass, memory: Memory | None, ranks: Ranks, modes: Modes) -> xarray.Dataset:
-    import numpy as np
     import xarray
 
     found = xarray.Dataset(coords={"step": np.arange(seen.steps)}, attrs=dict(ranks.numbers))
@@ -212,7 +211,12 @@ def measure_ranks(case: Case, seen: Pass) -> Ranks:
     """From products with random vectors, on a few samples."""
     samples = max(2, _PLACES // seen.steps)
     try:
-        kernel = _kernel(case, seen, samples)
+        # Of the layer's own parameters: what comes before it acts through its inputs, which are held.
+        named, prefix = case.model.named_parameters(), f"{seen.name}." if seen.name else ""
+        own = [name for name, p in named if name.startswith(prefix) and p.requires_grad]
+        whole = global_ntk(case.raw_model, case.chosen(samples).x[:samples], parameters=own)
+        members = members_of(whole)
+        kernel = next((part for name, part in members.items() if name.startswith("hidden")), whole)
         temporal, spatial = (
             reduced_view(kernel, kind, accuracy=_ACCURACY, seed=0) for kind in ("temporal", "spatial")
         )
@@ -240,15 +244,6 @@ def measure_ranks(case: Case, seen: Pass) -> Ranks:
         "temporal_share": ("eigenmode", values / np.trace(matrix)),
     }
     return Ranks(numbers, labelled(variables, counted=["eigenmode"]))
-
-
-def _kernel(case: Case, seen: Pass, samples: int) -> GlobalNTK:
-    """Of the layer's own parameters: what comes before it acts through its inputs, which are held."""
-    prefix = f"{seen.name}." if seen.name else ""
-    own = [name for name, p in case.model.named_parameters() if name.startswith(prefix) and p.requires_grad]
-    whole = global_ntk(case.raw_model, case.chosen(samples).x[:samples], parameters=own)
-    members = members_of(whole)
-    return next((part for name, part in members.items() if name.startswith("hidden")), whole)
 
 
 def measure_modes(case: Case, seen: Pass) -> Modes:

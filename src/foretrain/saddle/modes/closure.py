@@ -122,18 +122,13 @@ class LinearClosure(_OnBlocks):
         d, o = self.parts(state)
         p = np.add(*self.parts(covector))
         first = self.parts(self.field.tangent(d, p))
-        bent = self.parts(self._bend(d, o, p))[0]
+        size, bent = float(np.abs(o).max()), np.zeros_like(d)
+        if size > 0:
+            shifts = _STEP * np.array([-2.0, -1.0, 1.0, 2.0])
+            weights = np.array([1.0, -8.0, 8.0, -1.0]) / (12 * _STEP)
+            tangents = self.field.tangent(d + shifts[:, None] * (o / size), np.broadcast_to(p, (4, len(p))))
+            bent = self.parts(np.asarray(size * weights @ tangents))[0]
         return np.asarray(first[0] + first[1] + bent)
-
-    def _bend(self, d: Array, o: Array, p: Array) -> Array:
-        size = float(np.abs(o).max())
-        if size == 0.0:
-            return np.zeros_like(d)
-        unit = o / size
-        shifts = _STEP * np.array([-2.0, -1.0, 1.0, 2.0])
-        weights = np.array([1.0, -8.0, 8.0, -1.0]) / (12 * _STEP)
-        tangents = self.field.tangent(d + shifts[:, None] * unit, np.broadcast_to(p, (4, len(p))))
-        return np.asarray(size * weights @ tangents)
 
 
 @dataclass(frozen=True, eq=False)

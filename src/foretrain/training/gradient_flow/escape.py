@@ -7,7 +7,7 @@ descent on fresh Gaussian batches is the check of the flow, at its full price.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -182,11 +182,9 @@ def escape(
     with Progress("networks escaping", total=len(networks)) as bar:
         for which in groups(problem, networks, points, rules):
             found.append(run(networks[which], points, bar))
-    joined = {f.name: np.concatenate([getattr(part, f.name) for part in found]) for f in fields(_Escapes)}
-    joined["status"] = joined["status"].astype(str)
     variables = {
-        name: (("network", "threshold") if name == "time" else ("network",), values)
-        for name, values in joined.items()
+        name: (("network", "threshold")[: part.ndim], np.concatenate([one[name] for one in found]))
+        for name, part in found[0].items()
     }
     labels = {name: ("network", values) for name, values in networks.labels.items()}
     return xr.Dataset(
@@ -205,19 +203,6 @@ def escape(
 
 
 @dataclass(frozen=True, eq=False)
-class _Escapes:
-    """What is known of a group of networks, in their order."""
-
-    time: Array
-    final_loss: Array
-    evaluations: Array
-    steps: Array
-    rejected: Array
-    status: Array
-    signal: Array
-
-
-@dataclass(frozen=True, eq=False)
 class _Run:
     """One set of rules, applied to group after group."""
 
@@ -227,40 +212,37 @@ class _Run:
     rules: Integration
     field: Field
 
-    def __call__(self, networks: Networks, sample: Sample, bar: Progress) -> _Escapes:
+    def __call__(self, networks: Networks, sample: Sample, bar: Progress) -> dict[str, Array]:
+        """By name, what is known of a group of networks, in their order."""
         flows = self.rules.flows(self.field, networks.weights)
         made = forward(self.problem, flows.state, sample.points)
         signal = (made.outputs[:, 0] * sample.points[0] * sample.weights).sum(dim=-1).double().numpy()
         count = len(flows)
-        found = _Escapes(
-            time=np.full((count, len(self.levels)), np.nan),
-            final_loss=np.full(count, np.nan),
-            evaluations=np.zeros(count, dtype=int),
-            steps=np.zeros(count, dtype=int),
-            rejected=np.zeros(count, dtype=int),
-            status=np.full(count, "reached", dtype=object),
-            signal=signal,
-        )
+        counters = ("evaluations", "steps", "rejected")
+        time, final_loss = np.full((count, len(self.levels)), np.nan), np.full(count, np.nan)
+        status = np.full(count, "reached", dtype=object)
+        numbers = {name: np.zeros(count, dtype=int) for name in counters}
         place = np.arange(count)
         value, _ = self.observable.measure(self.problem, flows.state, flows.now)
         for number, level in enumerate(self.levels):
-            found.time[self.observable.passed(value, level), number] = 0.0
+            time[self.observable.passed(value, level), number] = 0.0
         while True:
-            ended = self._ended(flows, found, place)
+            ended = self._ended(flows, time, status, place)
             if ended.any():
                 where = place[ended]
-                found.final_loss[where] = flows.now.loss[ended]
-                for name in ("evaluations", "steps", "rejected"):
-                    getattr(found, name)[where] = getattr(flows, name)[ended]
-                resting = where[found.status[where] == "at rest"]
-                found.time[resting] = np.where(np.isnan(found.time[resting]), np.inf, found.time[resting])
+                final_loss[where] = flows.now.loss[ended]
+                for name in counters:
+                    numbers[name][where] = getattr(flows, name)[ended]
+                resting = where[status[where] == "at rest"]
+                time[resting] = np.where(np.isnan(time[resting]), np.inf, time[resting])
                 bar.advance(int(ended.sum()))
                 flows.keep(~ended)
                 place = place[~ended]
             if not len(flows):
-                return found
+                known = {"time": time, "final_loss": final_loss, **numbers}
+                return {**known, "status": status.astype(str), "signal": signal}
             interval = flows.attempt(self.rules.max_time - flows.time)
-            self._cross(flows, interval, found.time, place)
+            self._cross(flows, interval, time, place)
 
     def _cross(self, flows: Flows, interval: Interval, time: Array, place: Array) -> None:
         """Note the thresholds passed inside a step: where Hermite's cubic says, land there, then one Newton step."""
@@ -277,9 +259,9 @@ class _Run:
                 there = interval.start[new] + fractions[new] * interval.length[new]
                 time[place[new], number] = there + (level - value) / rate
 
-    def _ended(self, flows: Flows, found: _Escapes, place: Array) -> NDArray[np.bool_]:
+    def _ended(self, flows: Flows, time: Array, status: Array, place: Array) -> NDArray[np.bool_]:
         """Which flows are done, with the reason in their status."""
-        ended = np.asarray(np.isfinite(found.time[place]).all(axis=1))
+        ended = np.asarray(np.isfinite(time[place]).all(axis=1))
         reasons = {
             "at rest": flows.at_rest,
             "time limit": flows.time >= self.rules.max_time,
@@ -288,7 +270,7 @@ class _Run:
         }
         for reason, holds in reasons.items():
             new = holds & ~ended
-            found.status[place[new]] = reason
+            status[place[new]] = reason
             ended |= new
         return ended
 

@@ -88,7 +88,12 @@ def snapshots(
     """
     rules = integration or Integration()
     points = prepared_sample(problem, sample, rules)
-    clock = _times(times, len(networks))
+    given = np.asarray(times, dtype=np.float64)
+    clock = np.tile(given, (len(networks), 1)) if given.ndim == 1 else given
+    if clock.ndim != 2 or len(clock) != len(networks) or not clock.size:
+        raise InputError(f"times have shape {given.shape}: give (times) or ({len(networks)}, times).")
+    if not np.isfinite(clock).all() or (clock < 0).any() or (np.diff(clock, axis=1) < 0).any():
+        raise InputError("times must be finite, not negative and in ascending order.")
     numbers = sum(math.prod(shape) for shape in problem.shapes)
     require_memory(8.0 * clock.size * numbers, f"{clock.size} snapshots of {problem!r}", "take fewer times")
     field = population_field(problem, points, metric)
@@ -156,16 +161,6 @@ def _follow(
             place, following, ahead = place[~given_up], following[~given_up], ahead[~given_up]
         if len(flows):
             flows.attempt(ahead)
-
-
-def _times(times: Times, networks: int) -> NDArray[np.float64]:
-    array = np.asarray(times, dtype=np.float64)
-    table = np.broadcast_to(array, (networks, array.shape[-1])).copy() if array.ndim == 1 else array
-    if table.ndim != 2 or len(table) != networks or not table.size:
-        raise InputError(f"times have shape {array.shape}: give (times) or ({networks}, times).")
-    if not np.isfinite(table).all() or (table < 0).any() or (np.diff(table, axis=1) < 0).any():
-        raise InputError("times must be finite, not negative and in ascending order.")
-    return table
 
 
 def signal_energy(

@@ -113,7 +113,11 @@ class AttentionBlock(nn.Module):
         """Every internal variable that has a value at each step, (batch, time, units), in order of computation."""
         given = x if self.features is None else self.features(x)
         found = {"query": self.query(given), "key": self.key(given), "value": self.value(given)}
-        found["attention"] = self._attended(found["query"], found["key"], found["value"])
+        # softmax(q k* / sqrt(units of a head)) v, head by head; the fused kernel of torch has no second derivatives.
+        by_head = (*x.shape[:2], self.heads, -1)
+        q, k, v = (part.reshape(by_head).transpose(1, 2) for part in found.values())
+        weights = torch.softmax(q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1]), -1)
+        found["attention"] = (weights @ v).transpose(1, 2).flatten(-2)
         found["mix"] = signal = self.mix(found["attention"])
         for place, layer in enumerate(self.hidden, start=1):
             found[f"hidden {place}"] = signal = nn.functional.gelu(layer(signal))
@@ -123,16 +127,6 @@ class AttentionBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """The readout of every step."""
         return self.states(x)["output"]
-
-    def _attended(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """softmax(q k* / sqrt(units of a head)) v, head by head.
-
-        Written out, because the fused kernel of torch has no second derivatives on a CPU.
-        """
-        by_head = (*query.shape[:2], self.heads, -1)
-        q, k, v = (part.reshape(by_head).transpose(1, 2) for part in (query, key, value))
-        weights = torch.softmax(q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1]), -1)
-        return (weights @ v).transpose(1, 2).flatten(-2)
 
 
 class GlobalState(nn.Module):
