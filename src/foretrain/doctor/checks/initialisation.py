@@ -116,16 +116,7 @@ def _signals_finding(
         if by_heart:
             numbers |= {"held_out_loss": given.unseen, "held_out_loss_treated": treated.unseen}
     if severity > Severity.WARNING:
-        title = (
-            f"Signals keep {measured.distance_ratio:.2g} and gradients {measured.gradient_ratio:.2g} of their size "
-            f"through the {chain.depth - 1} hidden layers."
-        )
-        if not measured.gradient_ratio > 0:
-            title = (
-                f"The weights of the {chain.depth - 1} hidden layers have fair sizes, yet no gradient passes them: "
-                "see the dead units."
-            )
-        return Finding(severity, title, evidence, _SOURCE, numbers=numbers)
+        return Finding(severity, _calm_title(chain, measured), evidence, _SOURCE, numbers=numbers)
     return Finding(
         severity,
         _title(chain, measured, growth > _GROWTH_TRIED),
@@ -137,6 +128,14 @@ def _signals_finding(
         numbers,
         chain.names,
     )
+
+
+def _calm_title(chain: MlpChain, measured: Signals) -> str:
+    layers = f"the {chain.depth - 1} hidden layers"
+    if not measured.gradient_ratio > 0:
+        return f"The weights of {layers} have fair sizes, yet no gradient passes them: see the dead units."
+    kept = f"Signals keep {measured.distance_ratio:.2g} and gradients {measured.gradient_ratio:.2g}"
+    return f"{kept} of their size through {layers}."
 
 
 def _title(chain: MlpChain, measured: Signals, grows: bool) -> str:
