@@ -94,7 +94,15 @@ def prepare(model: nn.Module, x: Any, y: Any, loss: Loss | str | None) -> Task:
         )
         loss = nn.functional.cross_entropy if classes else nn.functional.mse_loss
     if loss in _BY_ELEMENT or isinstance(loss, _BY_ELEMENT_MODULES):
-        targets = _shaped_like(targets.to(like.dtype), outputs)
+        # One number for each output: axes of length one are added or left out, nothing is broadcast or reordered.
+        shape = (len(targets), *outputs.shape[1:])
+        given, wanted = ([size for size in sizes[1:] if size != 1] for sizes in (targets.shape, shape))
+        if given != wanted:
+            raise InputError(
+                f"a target has shape {tuple(targets.shape[1:])} but an output {tuple(outputs.shape[1:])}: "
+                "give targets in the shape of the outputs, or whole-number labels with cross-entropy."
+            )
+        targets = targets.to(like.dtype).reshape(shape)
     elif whole and (loss is nn.functional.cross_entropy or isinstance(loss, nn.CrossEntropyLoss)):
         targets = _checked_labels(targets, outputs, getattr(loss, "ignore_index", -100))
     elif not whole:
@@ -104,18 +112,6 @@ def prepare(model: nn.Module, x: Any, y: Any, loss: Loss | str | None) -> Task:
     task = Task(inputs, targets, loss, name)
     _check_value(task, model)
     return task
-
-
-def _shaped_like(targets: Tensor, outputs: Tensor) -> Tensor:
-    """One number for each output; axes of length one are added or left out, nothing is broadcast or reordered."""
-    shape = (len(targets), *outputs.shape[1:])
-    given, wanted = ([size for size in sizes[1:] if size != 1] for sizes in (targets.shape, shape))
-    if given != wanted:
-        raise InputError(
-            f"a target has shape {tuple(targets.shape[1:])} but an output {tuple(outputs.shape[1:])}: "
-            "give targets in the shape of the outputs, or whole-number labels with cross-entropy."
-        )
-    return targets.reshape(shape)
 
 
 def _labels(targets: Tensor, outputs: Tensor) -> Tensor | None:

@@ -73,8 +73,14 @@ def collect(ensemble: Ensemble, K: FloatArray, estimator: str, with_remainder: b
     metrics, *means = zip(*ensemble.each_batch(one_batch), strict=True)
     mean, product, triple, fourth = map(np.stack, means)
     remainder = np.zeros_like(mean)
-    if with_remainder:
-        remainder[:, 1:] = _remainders(ensemble.mlp, K, np.stack(metrics), pairs)
+    # F(Ĝ) − F(K) − M (Ĝ − K) of layers 1..L-1, seen from layers 2..L.
+    for layer in range(depth - 1 if with_remainder else 0):
+        metric = np.concatenate([own[:, layer] for own in metrics])
+        known, response = pairs.vector(K[layer]), PairExpectations(ensemble.mlp.activation, K[layer]).response
+        curved = second_moments(ensemble.mlp, metric, pairs)
+        curved -= second_moments(ensemble.mlp, known[None], pairs)
+        curved -= (response @ (metric - known).T).T
+        remainder[:, layer + 1] = curved.reshape(ensemble.batches, -1, size).mean(axis=1)
     return Statistics(mean, product, triple, fourth, remainder)
 
 
@@ -187,19 +193,6 @@ def _readers(mlp: MLP, K: FloatArray, wanted: set[str]) -> dict[str, Callable[[S
 
         found["G1"] = shift
     return {name: reader for name, reader in found.items() if name in wanted}
-
-
-def _remainders(mlp: MLP, K: FloatArray, metrics: FloatArray, pairs: Pairs) -> FloatArray:
-    """F(Ĝ) − F(K) − M (Ĝ − K) of layers 1..L-1, seen from layers 2..L: (batches, L − 1, pairs)."""
-    found = []
-    for layer in range(mlp.depth - 1):
-        metric = metrics[:, :, layer].reshape(-1, len(pairs))
-        deviation = metric - pairs.vector(K[layer])
-        response = PairExpectations(mlp.activation, K[layer]).response
-        curved = second_moments(mlp, metric, pairs) - second_moments(mlp, pairs.vector(K[layer])[None], pairs)
-        curved -= (response @ deviation.T).T
-        found.append(curved.reshape(*metrics.shape[:2], len(pairs)).mean(axis=1))
-    return np.stack(found, axis=1)
 
 
 def second_moments(mlp: MLP, metric: FloatArray, pairs: Pairs) -> FloatArray:

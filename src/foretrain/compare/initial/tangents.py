@@ -92,7 +92,14 @@ def _next_state(
     by_pair = R.transpose(1, 2)  # (draws, pairs, n, n)
     flat = by_pair.flatten(2)
     left = (signal.mT @ R.flatten(2)).view(len(z), -1, width)
-    strength, carried = layer.C_W**2 / width, layer.number < state.sampler.mlp.depth
+    strength, following = layer.C_W**2 / width, None
+    if layer.number < state.sampler.mlp.depth and state.parameters:
+        # δ_ik (λ_b + λ_W/n Σ σσ) + Σ W_ij R_jm;ab W_km (8.12).
+        normals = state.parameters[0]
+        draws, wide, _ = normals.shape
+        half = (normals @ R.flatten(2)).view(draws, wide * len(pairs), width)
+        following = (half @ normals.mT).view(draws, wide, len(pairs), wide).mul_(layer.C_W / width)
+        following.diagonal(dim1=1, dim2=3).add_(bracket[..., None])
     return TangentState(
         layer,
         state.metric[:, first, second],
@@ -102,23 +109,13 @@ def _next_state(
         strength * (flat @ by_pair.mT.flatten(2).mT),
         (z[..., first] * z[..., second]).mean(dim=1),
         _mean_diagonal(kernel),
-        _next_kernel(layer, state.parameters[0], R, bracket) if carried and state.parameters else None,
+        following,
     )
 
 
 def _mean_diagonal(kernel: Tensor) -> Tensor:
     """The mean over j of Ĥ_jj;ab: (draws, pairs)."""
     return kernel.diagonal(dim1=1, dim2=3).mean(dim=-1)
-
-
-def _next_kernel(layer: Layer, normals: Tensor, R: Tensor, bracket: Tensor) -> Tensor:
-    """δ_ik (λ_b + λ_W/n Σ σσ) + Σ W_ij R_jm;ab W_km (8.12)."""
-    draws, width, fan_in = normals.shape
-    pairs = R.shape[2]
-    left = (normals @ R.flatten(2)).view(draws, width * pairs, fan_in)
-    kernel = (left @ normals.mT).view(draws, width, pairs, width).mul_(layer.C_W / fan_in)
-    kernel.diagonal(dim1=1, dim2=3).add_(bracket[..., None])
-    return kernel
 
 
 @dataclass(frozen=True)

@@ -158,7 +158,16 @@ def forecast(model: nn.Module, escape: Escape, max_steps: float) -> Forecast:
     from scipy.interpolate import CubicHermiteSpline
 
     task, descent, level, threshold = escape
-    _require_flow_memory(model, task)
+    # The flow looks at all data at once: refuse them where their activations would not fit.
+    with leaf_calls(model) as calls, torch.no_grad():
+        model(task.x[:1])
+    kept = sum(out.numel() * out.element_size() for *_, out in calls if isinstance(out, Tensor))
+    weights = sum(p.numel() * p.element_size() for p in model.parameters())
+    require_memory(
+        3 * kept * len(task.x) + _STATES * weights,
+        f"the gradient flow of {type(model).__name__} on {len(task.x):,} samples",
+        "give fewer samples (a few thousand say the same about the plateau)",
+    )
     flow = gradient_flow(
         model,
         task.x,
@@ -243,16 +252,3 @@ def _gradients(
     with torch.enable_grad():
         value = task.loss(torch.func.functional_call(model, moved, (task.x,)), task.y)
         return torch.autograd.grad(value, list(moved.values()), allow_unused=True, materialize_grads=True)
-
-
-def _require_flow_memory(model: nn.Module, task: Task) -> None:
-    """Refuse data whose activations would not fit; the flow looks at all of them at once."""
-    with leaf_calls(model) as calls, torch.no_grad():
-        model(task.x[:1])
-    kept = sum(out.numel() * out.element_size() for *_, out in calls if isinstance(out, Tensor))
-    weights = sum(p.numel() * p.element_size() for p in model.parameters())
-    require_memory(
-        3 * kept * len(task.x) + _STATES * weights,
-        f"the gradient flow of {type(model).__name__} on {len(task.x):,} samples",
-        "give fewer samples (a few thousand say the same about the plateau)",
-    )

@@ -225,21 +225,18 @@ class _Work:
                 f"`draws` is {draws}: give a positive number, an even one for mirrored networks."
             )
         size = group_size(self.mlp) if group is None else group
-        self._require_memory(len(numbers), size)
-        groups = groups_of(numbers, size)
-        found = torch_over_cores(read, groups, f"{what} networks", uses_blas=True)
-        return {name: np.concatenate([part[name] for part in found]) for name in found[0]}
-
-    def _require_memory(self, draws: int, size: int) -> None:
         outputs, inputs, keep = self.mlp.n_out, len(self.inputs), self.keep
         each = 2 * inputs * outputs + ("metric" in keep) * inputs**2 + ("free" in keep) * inputs * outputs
         each += sum(name in keep for name in ("kernel_before", "kernel_after")) * (inputs * outputs) ** 2
         working = (
             6 * self.mlp.parameter_count + 4 * inputs * sum(self.mlp.widths) + 4 * (inputs * outputs) ** 2
         )
-        needed = 8.0 * (draws * 2 * each + PARTS_AT_ONCE * size * working)
-        width = max(self.mlp.widths[1:])
-        require_memory(needed, f"training {draws:,} networks of width {width}", "use fewer draws")
+        needed = 8.0 * (len(numbers) * 2 * each + PARTS_AT_ONCE * size * working)
+        what_for = f"training {len(numbers):,} networks of width {max(self.mlp.widths[1:])}"
+        require_memory(needed, what_for, "use fewer draws")
+        groups = groups_of(numbers, size)
+        found = torch_over_cores(read, groups, f"{what} networks", uses_blas=True)
+        return {name: np.concatenate([part[name] for part in found]) for name in found[0]}
 
     def untrained(self, numbers: range) -> Columns:
         """What the networks of a group are before training."""
