@@ -61,7 +61,24 @@ class Run:
         """The chain of the layers, with their fields; without the end, what follows the last layer does not count."""
         calls, inputs = self.calls, len(self.x)
         layers = tuple(Layer.of(call) for call in calls)
-        _check_calls(calls, layers, inputs)
+        if not calls:
+            raise NotSupportedError(f"the model calls no nn.Linear, so there is no chain: {_ELSEWHERE}.")
+        for number, (call, layer) in enumerate(zip(calls, layers)):
+            if any(call.module is other.module for other in calls[:number]):
+                raise NotSupportedError(
+                    f"{call.name} is used more than once, as in a recurrent network: a chain has one layer after "
+                    f"another; {_ELSEWHERE}."
+                )
+            if call.signal.ndim != 2 or len(call.signal) != inputs:
+                raise NotSupportedError(
+                    f"{call.name} gets a signal of shape {tuple(call.signal.shape)} for {inputs} inputs: the layers "
+                    f"of a chain see one vector of each input, so flatten positions; {_ELSEWHERE}."
+                )
+            if not _same(layer(call.input), call.value.detach()):
+                raise NotSupportedError(
+                    f"{call.name} ({type(call.module).__name__}) does not give W u + c of its own weight and bias: "
+                    f"replace it by a plain nn.Linear; {_ELSEWHERE}."
+                )
         ends = [*(call.signal for call in calls[1:]), *([self.output] if to_the_end else [])]
         found = []
         for number, (call, end) in enumerate(zip(calls, ends)):
@@ -144,29 +161,6 @@ def _slope(call: LinearCall, end: Tensor, after: str | None, earlier: Sequence[T
             f"activations make a chain; {_ELSEWHERE}."
         )
     return slope.detach()
-
-
-def _check_calls(calls: Sequence[LinearCall], layers: Sequence[Layer], inputs: int) -> None:
-    if not calls:
-        raise NotSupportedError(f"the model calls no nn.Linear, so there is no chain: {_ELSEWHERE}.")
-    seen: set[nn.Module] = set()
-    for call, layer in zip(calls, layers):
-        if call.module in seen:
-            raise NotSupportedError(
-                f"{call.name} is used more than once, as in a recurrent network: a chain has one layer after "
-                f"another; {_ELSEWHERE}."
-            )
-        seen.add(call.module)
-        if call.signal.ndim != 2 or len(call.signal) != inputs:
-            raise NotSupportedError(
-                f"{call.name} gets a signal of shape {tuple(call.signal.shape)} for {inputs} inputs: the layers of a "
-                f"chain see one vector of each input, so flatten positions; {_ELSEWHERE}."
-            )
-        if not _same(layer(call.input), call.value.detach()):
-            raise NotSupportedError(
-                f"{call.name} ({type(call.module).__name__}) does not give W u + c of its own weight and bias: "
-                f"replace it by a plain nn.Linear; {_ELSEWHERE}."
-            )
 
 
 def check_chain_model(model: nn.Module) -> None:

@@ -26,19 +26,6 @@ from foretrain.support.memory import available_bytes
 from foretrain.support.progress import Progress
 
 
-def gradients(value: Tensor, parameters: Mapping[str, Tensor]) -> Values:
-    """∇ of every entry of a vector: (entries, …) by parameter; the graph of the value is kept."""
-    tensors = list(parameters.values())
-    if not value.requires_grad:
-        return {name: p.new_zeros(len(value), *p.shape) for name, p in parameters.items()}
-    units = torch.eye(len(value), dtype=value.dtype, device=value.device)
-    found = _many([value], tensors, [units], graph=False)
-    return {
-        name: p.new_zeros(len(value), *p.shape) if gradient is None else gradient
-        for (name, p), gradient in zip(parameters.items(), found)
-    }
-
-
 def change_along(value: Tensor, parameters: Mapping[str, Tensor], step: Values) -> Tensor:
     """The change of a value along one step, with its graph."""
     return pushed_many(value, parameters, {name: part[None] for name, part in step.items()})[0]
@@ -159,21 +146,24 @@ class Directions:
     @cached_property
     def gradients(self) -> Values:
         """∇z of every leg, by parameter: (legs, …)."""
-        parts = []
+        parameters, parts = self.linear.parameters, []
         with differentiable_often(), torch.enable_grad():
             for number in range(self.batch.count):
                 outputs = self.linear.rows(self.batch.pick([number]))[0]
-                parts.append(gradients(outputs, self.linear.parameters))
+                found: list[Tensor | None] = [None] * len(parameters)
+                if outputs.requires_grad:
+                    units = torch.eye(len(outputs), dtype=outputs.dtype, device=outputs.device)
+                    found = _many([outputs], list(parameters.values()), [units], graph=False)
+                given = zip(parameters.items(), found)
+                parts.append(
+                    {n: p.new_zeros(len(outputs), *p.shape) if g is None else g for (n, p), g in given}
+                )
         return {name: torch.cat([part[name] for part in parts]).detach() for name in self.at}
 
     @cached_property
     def steps(self) -> Values:
         """g = λ∇z of every leg."""
         return {name: self.rates[name] * value for name, value in self.gradients.items()}
-
-    def step(self, number: int) -> Values:
-        """g of one leg."""
-        return {name: value[number] for name, value in self.steps.items()}
 
     def chosen_steps(self, numbers: Tensor) -> Values:
         """g of some legs."""
@@ -240,7 +230,7 @@ def _by_forward_mode(directions: Directions, order: int) -> Tensor:
 
     each = order * directions.parameter_bytes
     each += 2**order * directions.bytes_per_sample * directions.batch.count
-    size = chunk(each)
+    size = max(1, math.floor(min(_CHUNK_BYTES, _SHARE * available_bytes()) / max(each, 1.0)))
     parts = []
     with Progress("directions", total=len(sets)) as bar:
         for start in range(0, len(sets), size):
@@ -249,12 +239,6 @@ def _by_forward_mode(directions: Directions, order: int) -> Tensor:
             parts.append(torch.func.vmap(along)(*tangents))
             bar.advance(len(chosen))
     return torch.cat(parts)
-
-
-def chunk(bytes_each: float) -> int:
-    """How many go together."""
-    budget = min(_CHUNK_BYTES, _SHARE * available_bytes())
-    return max(1, math.floor(budget / max(bytes_each, 1.0)))
 
 
 def _by_backward_passes(directions: Directions, order: int) -> Tensor:
@@ -269,7 +253,7 @@ def _by_backward_passes(directions: Directions, order: int) -> Tensor:
             for depth in range(1, order):
                 if prefix[:depth] not in held:
                     held = {key: value for key, value in held.items() if len(key) < depth}
-                    step = directions.step(prefix[depth - 1])
+                    step = {name: value[prefix[depth - 1]] for name, value in directions.steps.items()}
                     held[prefix[:depth]] = change_along(held[prefix[: depth - 1]], parameters, step)
             last = directions.chosen_steps(torch.arange(prefix[-1], legs))
             found.append(pushed_many(held[prefix], parameters, last).detach().flatten(1))

@@ -172,28 +172,6 @@ def overlap(rates: Rates, signal: Tensor) -> Tensor:
     return rates.bias + rates.weight * (signal @ signal.mT)
 
 
-def levels(stack: Stack) -> tuple[list[Level], Top]:
-    """All fields and their changes, layer by layer."""
-    fields, backwards = _fields(stack)
-    changes, signal_changes = _changes(stack, fields)
-    field_changes, backward_changes = _field_changes(stack, fields, backwards, changes)
-    found = [
-        Level(
-            stack.rates[k],
-            stack.signals[k],
-            signal_changes[k - 1] if k else None,
-            stack.derivatives[k],
-            changes[k],
-            fields[k],
-            backwards[k],
-            field_changes[k],
-            backward_changes[k],
-        )
-        for k in range(len(fields))
-    ]
-    return found, Top(stack.rates[-1], stack.signals[-1], signal_changes[-1])
-
-
 def of_legs(values: Tensor, legs: int, axis: int = 1) -> Tensor:
     """Values of samples along an axis, at the sample of every leg: outputs first, then samples."""
     repeats = [1] * values.ndim
@@ -283,7 +261,26 @@ class LayeredDifferentials(Result):
 
     @cached_property
     def _layers(self) -> tuple[list[Level], Top]:
-        return levels(self.stack)
+        """All fields and their changes, layer by layer."""
+        stack = self.stack
+        fields, backwards = _fields(stack)
+        changes, signal_changes = _changes(stack, fields)
+        field_changes, backward_changes = _field_changes(stack, fields, backwards, changes)
+        found = [
+            Level(
+                stack.rates[k],
+                stack.signals[k],
+                signal_changes[k - 1] if k else None,
+                stack.derivatives[k],
+                changes[k],
+                fields[k],
+                backwards[k],
+                field_changes[k],
+                backward_changes[k],
+            )
+            for k in range(len(fields))
+        ]
+        return found, Top(stack.rates[-1], stack.signals[-1], signal_changes[-1])
 
     @cached_property
     def _legs(self) -> int:

@@ -262,12 +262,29 @@ class BlockCapture:
         if self._kept is not None:
             if self._kept.values is None:
                 return {}
-            if share.late:
-                return self._late(self._kept.inputs, self._kept.values, trace)
-            return {share.key: self._of_products(self._kept.inputs, self._kept.values, trace, many)}
+            inputs, values = self._kept.inputs, self._kept.values
+            if not share.late:
+                return {share.key: self._of_products(inputs, values, trace, many)}
+            rows = 1 if trace else self._size.outputs
+            root = self._root(share.block.parameters[0]) * self._scale()
+            found: dict[Key, Factor] = {
+                share.key: LateGradients(inputs.transpose(2, 3).contiguous(), values, rows, root)
+            }
+            if share.bias is not None:
+                summed = values.sum(-1).permute(1, 2, 0, 3).flatten(2)
+                found[share.bias,] = self._rows(summed * self._root(share.bias), trace)
+            return found
         if not share.block.direct:
             return {(name,): self._rows(values, trace) for name, values in self._derived().items()}
-        found: dict[Key, Factor] = {share.key: self._rows(self._direct(), trace)}
+        # The gradients of the only source, from all its uses.
+        arrived = [collector.gradient for _, collector in self._formed if collector.gradient is not None]
+        if arrived:
+            total = arrived[0] if len(arrived) == 1 else torch.stack(arrived).sum(0)
+            root = self._root(share.block.parameters[0]) * self._scale()
+            total = total if root == 1 else total.mul_(root)
+        else:
+            total = self._zeros(share.block.parameters[0], prod(share.block.sources[0].shape))
+        found = {share.key: self._rows(total, trace)}
         if share.bias is not None:
             ((_, collector),) = self._formed
             assert isinstance(collector, FormedGradients)
@@ -289,26 +306,6 @@ class BlockCapture:
             return Pairs(inputs, values, rate, self._scale())
         bias_rate = 0.0 if share.bias is None else share.counted.rates[share.bias]
         return Grams(inputs.squeeze(-1), values.squeeze(-1), rate, bias_rate, self._scale(), outputs)
-
-    def _late(self, inputs: Tensor, values: Tensor, trace: bool) -> dict[Key, Factor]:
-        share, rows = self.share, 1 if trace else self._size.outputs
-        root = self._root(share.block.parameters[0]) * self._scale()
-        turned = inputs.transpose(2, 3).contiguous()
-        found: dict[Key, Factor] = {share.key: LateGradients(turned, values, rows, root)}
-        if share.bias is not None:
-            groups, samples, outputs, q, _ = values.shape
-            summed = values.sum(-1).permute(1, 2, 0, 3).reshape(samples, outputs, groups * q)
-            found[share.bias,] = self._rows(summed * self._root(share.bias), trace)
-        return found
-
-    def _direct(self) -> Tensor:
-        """The gradients of the only source, from all its uses."""
-        found = [collector.gradient for _, collector in self._formed if collector.gradient is not None]
-        if not found:
-            return self._zeros(self.share.block.parameters[0], prod(self.share.block.sources[0].shape))
-        total = found[0] if len(found) == 1 else torch.stack(found).sum(0)
-        root = self._root(self.share.block.parameters[0]) * self._scale()
-        return total if root == 1 else total.mul_(root)
 
     def _derived(self) -> dict[str, Tensor]:
         """Gradients at the sources, carried down to the parameters they are made of."""
