@@ -216,8 +216,12 @@ def _describe(act: Activation) -> list[tuple[str, str]]:
             text += f"; scale-invariant with slopes (a-, a+) = ({act.slopes[0]:g}, {act.slopes[1]:g})"
         lines.append(("homogeneous", text))
     more = f"; and {len(act.kinks) - 4} more" if len(act.kinks) > 4 else ""
-    kinks = "; ".join(_describe_kink(kink) for kink in act.kinks[:4]) + more
-    lines.append(("kinks", kinks or "none (smooth)"))
+    kinks = []
+    for kink in act.kinks[:4]:
+        known = [(k, jump) for k, jump in enumerate(kink.jumps) if jump != 0.0 and not math.isnan(jump)]
+        jumps = ", ".join(f"σ^({k}) by {jump:.6g}" for k, jump in known[:3]) + ", ..." * (len(known) > 3)
+        kinks.append(f"z = {kink.location:g}" + (f" with jumps of {jumps}" if known else ", declared"))
+    lines.append(("kinks", "; ".join(kinks) + more or "none (smooth)"))
     if act.strip_is_measured:
         lines.append(("variation", f"over lengths down to about {act.strip:.3g}, besides kinks"))
     elif math.isfinite(act.strip):
@@ -231,13 +235,6 @@ def _describe(act: Activation) -> list[tuple[str, str]]:
         told = f"σ_0..σ_{len(values) - 1} = {numbers}" if values else "not available at this accuracy"
         lines.append(("Taylor", told))
     return lines + [("note", note) for note in act.notes]
-
-
-def _describe_kink(kink: Kink) -> str:
-    known = [(k, jump) for k, jump in enumerate(kink.jumps) if jump != 0.0 and not math.isnan(jump)]
-    jumps = [f"σ^({k}) by {jump:.6g}" for k, jump in known]
-    shown = ", ".join(jumps[:3]) + (", ..." if len(jumps) > 3 else "")
-    return f"z = {kink.location:g} with jumps of {shown}" if jumps else f"z = {kink.location:g}, declared"
 
 
 def _taylor(act: Activation) -> list[float] | None:

@@ -224,12 +224,6 @@ def activation(
         )
     if isinstance(spec, np.ufunc) and spec in _KNOWN_UFUNCS and not described:
         return member(_KNOWN_UFUNCS[spec], {})
-    return _from_function(spec, derivatives, kinks, name)
-
-
-def _from_function(
-    spec: Function, derivatives: Sequence[Function] | None, kinks: Kinks, name: str | None
-) -> Activation:
     # Imported here because names, by far the commonest case, need none of it.
     from foretrain.activations._callables.custom import from_callable
 
@@ -250,11 +244,7 @@ def _belongs_to_torch(spec: Function) -> bool:
     homes = [getattr(inner, "__module__", None), *(kind.__module__ for kind in type(inner).__mro__)]
     if any(str(home).split(".")[0] == "torch" for home in homes):
         return True
-    return _fails_without_tensors(spec)
-
-
-def _fails_without_tensors(spec: Function) -> bool:
-    """Whether a plain function fails on numpy arrays and on numbers, but takes a tensor."""
+    # A plain function belongs there if it fails on numpy arrays and on numbers, but takes a tensor.
     for trial in (np.zeros(3), 0.5):
         try:
             spec(trial)
@@ -307,26 +297,23 @@ def _check_parameters(name: str, entry: Entry, given: Mapping[str, float]) -> di
             raise unknown_name(f"parameter of {name}", key, entry.defaults, "parameters|--set")
     values = {}
     for key, default in entry.defaults.items():
-        value = given.get(key, default)
+        value: Any = given.get(key, default)
         if value is None:
             raise InputError(
                 f"{name} needs the parameter `{key}|--set {key}`: for example activation({name!r}, {key}=2)."
             )
-        values[key] = _check_number(name, key, value)
+        try:
+            is_number = isinstance(value, (int, float)) or hasattr(value, "__float__")
+            number = float(value) if is_number else math.nan
+        except (TypeError, ValueError):
+            number = math.nan
+        if not math.isfinite(number):
+            raise InputError(f"`{key}|--set {key}` of {name} must be a finite number, not {value!r}.")
+        if key in ("beta", "alpha") and number <= 0.0:
+            raise InputError(f"`{key}|--set {key}` of {name} must be positive, not {number:g}.")
+        if key == "power" and not (number.is_integer() and 0 <= number <= _HIGHEST_POWER):
+            raise InputError(
+                f"`power|--set power` of {name} must be a whole number from 0 to {_HIGHEST_POWER}, not {number:g}."
+            )
+        values[key] = number
     return values
-
-
-def _check_number(name: str, key: str, value: object) -> float:
-    try:
-        number = float(value) if isinstance(value, (int, float)) or hasattr(value, "__float__") else math.nan
-    except (TypeError, ValueError):
-        number = math.nan
-    if not math.isfinite(number):
-        raise InputError(f"`{key}|--set {key}` of {name} must be a finite number, not {value!r}.")
-    if key in ("beta", "alpha") and number <= 0.0:
-        raise InputError(f"`{key}|--set {key}` of {name} must be positive, not {number:g}.")
-    if key == "power" and not (number.is_integer() and 0 <= number <= _HIGHEST_POWER):
-        raise InputError(
-            f"`power|--set power` of {name} must be a whole number from 0 to {_HIGHEST_POWER}, not {number:g}."
-        )
-    return number

@@ -64,7 +64,9 @@ def from_torch(spec: Callable[..., Any], kinks: Kinks, name: str | None) -> Acti
     if match is not None:
         return member(*match)
     label = name or str(getattr(spec, "__name__", type(spec).__name__))
-    function = _in_float64(spec)
+    function = spec
+    if isinstance(spec, nn.Module):
+        function = copy.deepcopy(spec).to(device="cpu", dtype=torch.float64).eval()
     return from_callable(
         TensorFunction(function),
         [AutogradDerivative(function, k) for k in range(1, _differentiable_orders(function) + 1)],
@@ -99,12 +101,6 @@ def _match(spec: Callable[..., Any]) -> Match | None:
     if type(spec) is nn.Softplus and spec.beta == 1 and spec.threshold == 20:
         return "softplus", {}
     return next(((name, {}) for function, name in _FUNCTIONS if function is spec), None)
-
-
-def _in_float64(spec: Callable[..., Any]) -> Callable[..., Any]:
-    if not isinstance(spec, nn.Module):
-        return spec
-    return copy.deepcopy(spec).to(device="cpu", dtype=torch.float64).eval()
 
 
 def _differentiable_orders(function: Callable[..., Any]) -> int:

@@ -36,9 +36,9 @@ def lattice_mean(
 ) -> Expectation:
     """<weight O> / <weight> under z = root x with x standard normal.
 
-    The trapezoid rule gains digits exponentially for smooth observables; with kinks its changes fall by 4 at
-    every halving, and the error quoted is the last change. ``observable`` maps points z (P, N) to P values,
-    ``weight`` points x.
+    Unlike the rule of ``lattice.py``, whose error estimates presume a smooth integrand, this one takes observables
+    with kinks at unknown places: there its changes fall by 4 at every halving, and the error quoted is the last
+    change. ``observable`` maps points z (P, N) to P values, ``weight`` points x.
     """
     rank = root.shape[1]
     if rank not in _LARGEST_LATTICE:
@@ -51,10 +51,21 @@ def lattice_mean(
     while points * 2**rank <= _LARGEST_LATTICE[rank]:
         axis = np.arange(-math.floor(_RANGE / step), math.floor(_RANGE / step) + 1, dtype=np.float64) * step
         points, step = len(axis) ** rank, step / 2
-        values.append(_weighted_mean(observable, root, weight, axis))
+        sums = np.zeros(2)
+        for first in range(0, points, _CHUNK):
+            places = np.arange(first, min(first + _CHUNK, points))
+            x = np.asarray(axis[np.stack(np.unravel_index(places, (len(axis),) * rank), axis=-1)])
+            mass = np.exp(-(x**2).sum(axis=1) / 2) * weight(x)
+            sums += mass @ _values(observable, x @ root.T), mass.sum()
+        values.append(float(sums[0] / sums[1]))
+        if len(values) < 3:
+            continue
+        # The last change, times the rate at which changes fall if that is better than 4.
+        change, before = abs(values[-1] - values[-2]), abs(values[-2] - values[-3])
+        remaining = change * (min(1.0, 4 * change / before) if before else 1.0)
         # Of a mean over so many points: the rounding of one term, and of sums that err like a random walk.
         rounding = float(np.finfo(np.float64).eps) * (8 + math.sqrt(points) / 16)
-        error = _remaining(values) + rounding * abs(values[-1])
+        error = remaining + rounding * abs(values[-1])
         if error <= tolerance * max(1.0, abs(values[-1])):
             break
     else:
@@ -63,28 +74,6 @@ def lattice_mean(
             "has kinks or varies fast."
         )
     return Expectation(np.asarray(values[-1]), np.asarray(error), f"lattice of {points} points")
-
-
-def _remaining(values: list[float]) -> float:
-    """The error of the last value: its change, times the rate at which changes fall if that is better than 4."""
-    if len(values) < 3:
-        return math.inf
-    change, before = abs(values[-1] - values[-2]), abs(values[-2] - values[-3])
-    rate = min(1.0, 4 * change / before) if before else 1.0
-    return change * rate
-
-
-def _weighted_mean(
-    observable: Observable, root: Array, weight: Callable[[Array], Array], axis: Array
-) -> float:
-    shape = (len(axis),) * root.shape[1]
-    sums = np.zeros(2)
-    for first in range(0, math.prod(shape), _CHUNK):
-        places = np.arange(first, min(first + _CHUNK, math.prod(shape)))
-        x = np.asarray(axis[np.stack(np.unravel_index(places, shape), axis=-1)])
-        mass = np.exp(-(x**2).sum(axis=1) / 2) * weight(x)
-        sums += mass @ _values(observable, x @ root.T), mass.sum()
-    return float(sums[0] / sums[1])
 
 
 def _values(observable: Observable, z: Array) -> Array:

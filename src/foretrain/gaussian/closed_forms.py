@@ -88,7 +88,12 @@ class _Moments:
                 lower[j] -= 1
                 total += self._K[:, i, j] * left[j] * self.get((lower[0], lower[1]), steps)
             elif steps[j]:
-                total += self._K[:, i, j] * self._on_edge(j, left[1 - j], steps[1 - j])
+                # E[delta(z_j) z^power theta(z)^step] for z the other input, of variance det / K_jj given z_j = 0.
+                power, variance = left[1 - j], self._K[:, j, j]
+                absolute = 2 ** (power / 2) * math.gamma((power + 1) / 2) / math.sqrt(math.pi)
+                share = absolute / 2 if steps[1 - j] else absolute * (power % 2 == 0)
+                spread = (self._determinant / variance) ** (power / 2)
+                total += self._K[:, i, j] * (share * spread / np.sqrt(2 * math.pi * variance))
         return total
 
     def _probability(self, steps: tuple[int, int]) -> Array:
@@ -96,15 +101,6 @@ class _Moments:
             return np.full(len(self._K), 0.5 ** sum(steps))
         angle = np.arctan2(self._K[:, 0, 1], np.sqrt(self._determinant))
         return np.asarray(0.25 + angle / (2 * math.pi))
-
-    def _on_edge(self, j: int, power: int, step: int) -> Array:
-        """E[delta(z_j) z^power theta(z)^step] for z the other input, of variance det / K_jj given z_j = 0."""
-        variance = self._K[:, j, j]
-        absolute = 2 ** (power / 2) * math.gamma((power + 1) / 2) / math.sqrt(math.pi)
-        share = absolute / 2 if step else absolute * (power % 2 == 0)
-        return np.asarray(
-            share * (self._determinant / variance) ** (power / 2) / np.sqrt(2 * math.pi * variance)
-        )
 
 
 _EPS = float(np.finfo(float).eps)
@@ -121,7 +117,14 @@ class Closed(NamedTuple):
 def closed_form(factors: Sequence[Factor], K: Array, mean: Array) -> Closed | None:
     """The closed form of ``E prod_i f_i(z_i)`` for a stack K (B, n, n), or None if none is known."""
     if all(f.is_polynomial for f in factors):
-        return _polynomials(factors, K, mean)
+        value, size = np.zeros(len(K)), np.zeros(len(K))
+        for powers in product(*(range(len(f.polynomial)) for f in factors)):
+            weight = math.prod(f.polynomial[p] for f, p in zip(factors, powers))
+            if weight:
+                term = weight * gaussian_moment(K, powers, mean=mean)
+                value += term
+                size += np.abs(term)
+        return Closed(value, 16 * _EPS * size)
     if mean.any():
         return None
     pieces = [f.pieces for f in factors if f.pieces is not None]
@@ -129,17 +132,6 @@ def closed_form(factors: Sequence[Factor], K: Array, mean: Array) -> Closed | No
         rule = quadrant_moment if len(factors) == 2 else piecewise_polynomial_moment
         return Closed(*rule(pieces, K))
     return _by_family(factors, K)
-
-
-def _polynomials(factors: Sequence[Factor], K: Array, mean: Array) -> Closed:
-    value, size = np.zeros(len(K)), np.zeros(len(K))
-    for powers in product(*(range(len(f.polynomial)) for f in factors)):
-        weight = math.prod(f.polynomial[p] for f, p in zip(factors, powers))
-        if weight:
-            term = weight * gaussian_moment(K, powers, mean=mean)
-            value += term
-            size += np.abs(term)
-    return Closed(value, 16 * _EPS * size)
 
 
 def _by_family(factors: Sequence[Factor], K: Array) -> Closed | None:
@@ -161,7 +153,15 @@ def _by_family(factors: Sequence[Factor], K: Array) -> Closed | None:
     elif family == "erf":
         found = _erf(orders, spread)
     elif family == "gelu":
-        found = _gelu(orders, spread)
+        # The exact (erf) GELU: its mean, its mean slope, and the pair formulas for value and slope.
+        if orders in ([0], [1]):
+            k = spread[:, 0, 0]
+            mean = k / np.sqrt(2 * math.pi * (1 + k)) if orders == [0] else np.full(len(k), 0.5)
+            found = Closed(mean, 8 * _EPS * mean)
+        elif orders in ([0, 0], [1, 1]):
+            value = np.empty(len(K))
+            _gelu_tile(spread[:, 0, 0], spread[:, 1, 1], spread[:, 0, 1], {orders[0]: value})
+            found = Closed(value, 16 * _EPS * (np.abs(value) + orders[0]))
     return None if found is None else Closed(weight * found.value, abs(weight) * found.error)
 
 
@@ -202,32 +202,17 @@ def _erf(orders: list[int], K: Array) -> Closed | None:
     return None
 
 
-def _gelu(orders: list[int], K: Array) -> Closed | None:
-    """The exact (erf) GELU: its mean, its mean slope, and the pair formulas for value and slope."""
-    if len(orders) == 1 and orders[0] <= 1:
-        k = K[:, 0, 0]
-        mean = k / np.sqrt(2 * math.pi * (1 + k)) if orders == [0] else np.full(len(k), 0.5)
-        return Closed(mean, 8 * _EPS * mean)
-    if orders not in ([0, 0], [1, 1]):
-        return None
-    value = np.empty(len(K))
-    _gelu_tile(K[:, 0, 0], K[:, 1, 1], K[:, 0, 1], {orders[0]: value})
-    return Closed(value, 16 * _EPS * (np.abs(value) + orders[0]))
-
-
 def closed_pair(f: Factor, g: Factor) -> tuple[Activation, int] | None:
     """The activation and order if <f g> is a closed form of this file, else None."""
     if f.terms != g.terms or len(f.terms) != 1 or f.polynomial != (1.0,) or g.polynomial != (1.0,):
         return None
-    term = f.terms[0]
-    offered = _orders_of(term.activation)
-    return (term.activation, term.order) if term.power == 1 and term.order in offered else None
-
-
-def _orders_of(activation: Activation) -> tuple[int, ...]:
+    term, offered = f.terms[0], tuple[int, ...]()
+    activation = term.activation
     if activation.slopes is not None or activation.closed_form in ("erf", "gelu", "sine"):
-        return (0, 1)
-    return (0,) if activation.degree == 0 and activation.pieces is not None else ()
+        offered = (0, 1)
+    elif activation.degree == 0 and activation.pieces is not None:
+        offered = (0,)
+    return (activation, term.order) if term.power == 1 and term.order in offered else None
 
 
 def tile_rule(activation: Activation) -> TileRule:
@@ -273,8 +258,12 @@ def _workspace(slot: int, like: Tile) -> Tile:
     return workspace(slot, like.shape, like.dtype)
 
 
-def _correlation(a: Tile, b: Tile, c: Tile) -> tuple[Tile, float]:
-    """The correlation, zero where a variance is zero, in [-1, 1], and its largest size."""
+def _arcsine(a: Tile, b: Tile, c: Tile, out: Tile) -> tuple[Any, Array]:
+    """arcsin of the correlation plus pi/2, and for nearly parallel pairs their positions and sqrt(ab - c^2).
+
+    Those pairs go through the exact determinant, in float64 also for float32: it keeps the digits of a small angle.
+    """
+    # The correlation, zero where a variance is zero, in [-1, 1], and its largest size.
     with np.errstate(divide="ignore"):
         inverse = [np.where(v > 0, 1 / np.sqrt(v), 0).astype(c.dtype, copy=False) for v in (a, b)]
     rho = np.multiply(c, inverse[0], out=_workspace(0, c))
@@ -282,15 +271,6 @@ def _correlation(a: Tile, b: Tile, c: Tile) -> tuple[Tile, float]:
     largest = max(float(rho.max()), -float(rho.min()))
     if largest > 1:
         np.clip(rho, -1, 1, out=rho)
-    return rho, largest
-
-
-def _arcsine(a: Tile, b: Tile, c: Tile, out: Tile) -> tuple[Any, Array]:
-    """arcsin of the correlation plus pi/2, and for nearly parallel pairs their positions and sqrt(ab - c^2).
-
-    Those pairs go through the exact determinant, in float64 also for float32: it keeps the digits of a small angle.
-    """
-    rho, largest = _correlation(a, b, c)
     limit = 1 - _NEARLY_PARALLEL[c.dtype.name]
     near: Any = (slice(0), slice(0))
     height = np.empty((0, 0))

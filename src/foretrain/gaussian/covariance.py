@@ -135,7 +135,17 @@ def check_gram(K: ArrayLike) -> NDArray[Any]:
         return bool(np.abs(gap, out=gap).max() <= allowed and excess.max() <= 0)
 
     if not all(over_cores(is_sound, range(0, len(raw), _CHECKED_ROWS))):
-        _explain(raw, tolerance, wide)
+        # The fast check failed: say what is wrong.
+        gap = np.abs(_square(raw) - raw.T).max()
+        _refuse_asymmetric(np.array([gap]), np.array([tolerance * np.abs(raw).max()]))
+        diagonal = np.diagonal(raw)
+        _refuse_negative(float(diagonal.min()), float(np.abs(diagonal).max()), tolerance)
+        excess = np.abs(raw) - np.outer(wide, wide)
+        if excess.max() > 0:
+            i, j = np.unravel_index(np.argmax(excess), raw.shape)
+            raise InputError(
+                f"the covariance is not positive semidefinite: |K[{i},{j}]| exceeds sqrt(K[{i},{i}] K[{j},{j}])."
+            )
     return raw
 
 
@@ -178,20 +188,6 @@ def _numbers(values: ArrayLike) -> NDArray[Any]:
     if not np.isfinite(raw).all():
         raise InputError(f"{name} must be finite; check the inputs they came from.")
     return raw if raw.dtype in (np.float32, np.float64) else raw.astype(np.float64)
-
-
-def _explain(K: NDArray[Any], tolerance: float, wide: NDArray[Any]) -> None:
-    """Say what is wrong with a covariance that failed the fast check."""
-    gap = np.abs(_square(K) - K.T).max()
-    _refuse_asymmetric(np.array([gap]), np.array([tolerance * np.abs(K).max()]))
-    diagonal = np.diagonal(K)
-    _refuse_negative(float(diagonal.min()), float(np.abs(diagonal).max()), tolerance)
-    excess = np.abs(K) - np.outer(wide, wide)
-    if excess.max() > 0:
-        i, j = np.unravel_index(np.argmax(excess), K.shape)
-        raise InputError(
-            f"the covariance is not positive semidefinite: |K[{i},{j}]| exceeds sqrt(K[{i},{i}] K[{j},{j}])."
-        )
 
 
 def stack_pairs(first: Array, second: Array, covariance: Array) -> Array:

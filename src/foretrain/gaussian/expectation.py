@@ -114,7 +114,16 @@ def expectation(
     K = check_covariance(K, inputs=len(parts))
     tolerance = check_tolerance(tolerance, default_tolerance(len(parts)))
     shape = K.shape[:-2]
-    centre = np.zeros(K.shape[:-1]) if mean is None else _check_mean(mean, K.shape[:-1])
+    centre = np.zeros(K.shape[:-1])
+    if mean is not None:
+        try:
+            centre = np.broadcast_to(np.asarray(mean, dtype=float), centre.shape).copy()
+        except ValueError:
+            raise InputError(
+                f"the mean has shape {np.shape(mean)}, but the covariance needs {centre.shape}."
+            ) from None
+    if not np.isfinite(centre).all():
+        raise InputError("the mean has entries that are not finite.")
     stack = Stack(K.reshape(-1, len(parts), len(parts)), centre.reshape(-1, len(parts)), tolerance)
     value, error = stack.total(parts)
     stack.warn_if_short(parts, value, error)
@@ -129,16 +138,6 @@ def check_tolerance(tolerance: float | None, default: float) -> float:
     if not isinstance(tolerance, int | float) or not 1e-14 <= tolerance <= 0.1:
         raise InputError(f"the tolerance must lie between 1e-14 and 0.1, but is {tolerance!r}.")
     return float(tolerance)
-
-
-def _check_mean(mean: ArrayLike, shape: tuple[int, ...]) -> Array:
-    try:
-        centre = np.broadcast_to(np.asarray(mean, dtype=float), shape)
-    except ValueError:
-        raise InputError(f"the mean has shape {np.shape(mean)}, but the covariance needs {shape}.") from None
-    if not np.isfinite(centre).all():
-        raise InputError("the mean has entries that are not finite.")
-    return centre.copy()
 
 
 def moments(activation: Any, K: ArrayLike, *, tolerance: float | None = None) -> xr.Dataset:
@@ -303,7 +302,14 @@ def _distinct(
         sets, which_set = np.unique(inputs[rows][fresh[rows]].reshape(-1, size), axis=0, return_inverse=True)
         signature = np.concatenate([np.cumsum(fresh[rows], axis=1) - 1, kind[rows]], axis=1)
         patterns, which_product = np.unique(signature, axis=0, return_inverse=True)
-        products = [_merged(kinds, pattern) for pattern in patterns]
+        products = []
+        for (
+            pattern
+        ) in patterns:  # one factor for each distinct input, from the place and the kind of every slot
+            merged = [one] * size
+            for slot, which in zip(*np.split(pattern, 2), strict=True):
+                merged[slot] = merged[slot] * kinds[which]
+            products.append(merged)
         place = np.full((len(sets), len(products)), -1)
         place[which_set.ravel(), which_product.ravel()] = rows
         tasks += [(sets, products, place, *part) for part in _parts(products, place >= 0)]
@@ -318,15 +324,6 @@ def _distinct(
         value[at[at >= 0]], error[at[at >= 0]] = found[at >= 0], doubt[at >= 0]
         rules |= stack.rules
     return value, error, rules
-
-
-def _merged(kinds: list[Factor], pattern: Indices) -> list[Factor]:
-    """One factor for each distinct input, from the place and the kind of every slot."""
-    where, which = np.split(pattern, 2)
-    merged = [one] * (int(where[-1]) + 1)
-    for place, f in zip(where, which, strict=True):
-        merged[place] = merged[place] * kinds[f]
-    return merged
 
 
 def _parts(products: list[list[Factor]], needed: NDArray[np.bool_]) -> Iterator[tuple[Indices, Indices]]:

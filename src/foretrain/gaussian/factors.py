@@ -230,22 +230,18 @@ class Factor:
                     f"{self!r} multiplies delta functions of the same input at z = {location:g}, "
                     "which has no finite value; ask for it at distinct inputs."
                 )
-            found.extend(self._deltas_of(singular[0], location))
+            term = singular[0]
+            kink = next(k for k in term.activation.kinks if k.location == location)
+            rest = Factor(tuple(t for t in self.terms if t != term), self.polynomial)
+            for k in range(term.floor, term.order):
+                if kink.jump(k) == 0:
+                    continue
+                order = term.order - 1 - k
+                weight, smooth = kink.jump(k), rest
+                if not _is_smooth_at(rest, location, order):
+                    weight, smooth = _weight_across_jump(rest, term, location, order, kink.jump(k))
+                found.append(Delta(location, order, weight, smooth))
         return tuple(found)
-
-    def _deltas_of(self, term: Term, location: float) -> list[Delta]:
-        kink = next(k for k in term.activation.kinks if k.location == location)
-        rest = Factor(tuple(t for t in self.terms if t != term), self.polynomial)
-        deltas = []
-        for k in range(term.floor, term.order):
-            if kink.jump(k) == 0:
-                continue
-            order = term.order - 1 - k
-            weight, smooth = kink.jump(k), rest
-            if not _is_smooth_at(rest, location, order):
-                weight, smooth = _weight_across_jump(rest, term, location, order, kink.jump(k))
-            deltas.append(Delta(location, order, weight, smooth))
-        return deltas
 
 
 def values_of(factors: Sequence[Factor], z: Array) -> Array:

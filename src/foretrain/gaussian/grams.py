@@ -61,9 +61,7 @@ def gram(
            [0.304499, 0.5     ]])
     """
     pairs, single = _as_pairs(products)
-    K = _in_precision(check_gram(K), dtype)
-    tolerance = _tolerance_of(K, tolerance)
-    _require_memory(K, len(pairs))
+    K, tolerance = _prepare(check_gram(K), len(pairs), tolerance, dtype)
     results = AllPairs(K, np.diagonal(K), tolerance).all(pairs)
     return results[0] if single else results
 
@@ -97,9 +95,7 @@ def cross_gram(
     """
     pairs, single = _as_pairs(products)
     K, *variances = check_cross(K, row_variance, column_variance)
-    K = _in_precision(K, dtype)
-    tolerance = _tolerance_of(K, tolerance)
-    _require_memory(K, len(pairs))
+    K, tolerance = _prepare(K, len(pairs), tolerance, dtype)
     variance = np.concatenate(variances).astype(K.dtype, copy=False)
     results = AllPairs(K, variance, tolerance, first_column=len(K)).all(pairs)
     return results[0] if single else results
@@ -128,25 +124,22 @@ def _as_pairs(products: Any) -> tuple[list[Pair], bool]:
     return [(as_factor(f), as_factor(g)) for f, g in products], False
 
 
-def _in_precision(K: NDArray[Any], dtype: Any) -> NDArray[Any]:
-    if dtype is None:
-        return K
-    if np.dtype(dtype) not in (np.float32, np.float64):
-        raise InputError(f"`dtype` must be float32 or float64, not {dtype!r}.")
-    return K.astype(dtype, copy=False)
-
-
-def _tolerance_of(K: NDArray[Any], tolerance: float | None) -> float:
-    return check_tolerance(tolerance, 1e-6 if K.dtype == np.float32 else 1e-10)
-
-
-def _require_memory(K: NDArray[Any], products: int) -> None:
+def _prepare(
+    K: NDArray[Any], products: int, tolerance: float | None, dtype: Any
+) -> tuple[NDArray[Any], float]:
+    """The covariances in the precision asked for, and the tolerance, if there is memory for the results."""
+    if dtype is not None:
+        if np.dtype(dtype) not in (np.float32, np.float64):
+            raise InputError(f"`dtype` must be float32 or float64, not {dtype!r}.")
+        K = K.astype(dtype, copy=False)
+    tolerance = check_tolerance(tolerance, 1e-6 if K.dtype == np.float32 else 1e-10)
     if K.size > _GUARDED:
         require_memory(
             K.nbytes * (2 * products + 1),
             f"{products} expectations of all pairs of {len(K)} and {K.shape[1]} inputs",
             "ask for fewer inputs or products at a time, or pass K in float32",
         )
+    return K, tolerance
 
 
 class Tile(NamedTuple):
@@ -280,7 +273,6 @@ class AllPairs:
         return np.asarray(np.multiply.outer(*self._sides(norm, norm)))
 
     def _pair_by_pair(self, f: Factor, g: Factor) -> Expectation:
-        """Delta functions and piecewise polynomials have closed forms for stacks of pairs."""
         mirrored = self._symmetric(f, g)
         rows, columns = np.triu_indices(len(self.K)) if mirrored else np.indices(self.K.shape).reshape(2, -1)
         value, error = np.empty_like(self.K), np.empty_like(self.K)
@@ -333,7 +325,12 @@ class AllPairs:
         reached = 2 * max(self.tolerance, 8 * float(np.finfo(value.dtype).eps))
         if self._symmetric(f, g):
             np.fill_diagonal(value, a.norm**2)
-        patches = [self._parallel_pairs(f, g, parallel)]
+        # Pairs with one direction only, and the diagonal unless Parseval gave it: a one-dimensional rule.
+        i, j = parallel
+        if f != g and self.one_set:
+            diagonal = np.arange(len(self.K))
+            i, j = np.concatenate([diagonal, i]), np.concatenate([diagonal, j])
+        patches = [Patch(i, j, *self._exactly(f, g, i, j), "one-input rules")]
         rule = "Hermite series"
         if late is not None:
             patches.append(self._late_pairs(f, g, late))
@@ -374,9 +371,16 @@ class AllPairs:
         self, f: Factor, g: Factor, known: dict[Factor, mehler.Series], far: float
     ) -> tuple[mehler.Series, mehler.Series]:
         """Coefficients of both factors, as many as the most correlated pair needs (or as are allowed)."""
-        terms = max(
-            [self._guess_terms(f, g, far), *(len(known[h].coefficients) for h in (f, g) if h in known)]
-        )
+        # The widest input is usually the hardest: alone, it tells at little cost how many terms all will need.
+        widest = self.deviation.max(keepdims=True)
+        guess = mehler.MOST_TERMS
+        for terms in (mehler.FIRST_TERMS, mehler.MOST_TERMS):
+            a, b = (mehler.series(h, widest, terms, self.tolerance) for h in (f, g))
+            needed = mehler.terms_needed(a, b, far, self.tolerance)
+            if needed is not None:
+                guess = min(mehler.MOST_TERMS, needed + 8)
+                break
+        terms = max([guess, *(len(known[h].coefficients) for h in (f, g) if h in known)])
         while True:
             for h in (f, g):
                 if h not in known or len(known[h].coefficients) != terms:
@@ -385,16 +389,6 @@ class AllPairs:
             if terms >= mehler.MOST_TERMS or mehler.terms_needed(a, b, far, self.tolerance) is not None:
                 return a, b
             terms = min(mehler.MOST_TERMS, 2 * terms)
-
-    def _guess_terms(self, f: Factor, g: Factor, far: float) -> int:
-        """The widest input is usually the hardest: alone, it tells at little cost how many terms all will need."""
-        widest = self.deviation.max(keepdims=True)
-        for terms in (mehler.FIRST_TERMS, mehler.MOST_TERMS):
-            a, b = (mehler.series(h, widest, terms, self.tolerance) for h in (f, g))
-            needed = mehler.terms_needed(a, b, far, self.tolerance)
-            if needed is not None:
-                return min(mehler.MOST_TERMS, needed + 8)
-        return mehler.MOST_TERMS
 
     def _late_pairs(self, f: Factor, g: Factor, late: NDArray[np.bool_]) -> Patch:
         """Pairs beyond the reach of the series: kinks split off, else few one by one and many by interpolation."""
@@ -412,11 +406,3 @@ class AllPairs:
             )
             patch = Patch(i, j, *found, "interpolated two-input rules")
         return patch.mirrored() if self._symmetric(f, g) else patch
-
-    def _parallel_pairs(self, f: Factor, g: Factor, pairs: tuple[Indices, Indices]) -> Patch:
-        """Pairs with one direction only, and the diagonal unless Parseval gave it: a one-dimensional rule."""
-        i, j = pairs
-        if f != g and self.one_set:
-            diagonal = np.arange(len(self.K))
-            i, j = np.concatenate([diagonal, i]), np.concatenate([diagonal, j])
-        return Patch(i, j, *self._exactly(f, g, i, j), "one-input rules")

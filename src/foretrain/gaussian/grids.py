@@ -69,14 +69,11 @@ def _axis(rung: int, tolerance: float) -> Axis:
     count = int(_COUNTS[rung])
     if rung < len(_GAUSS):
         return Axis(*gauss_hermite(count), 0.0)
-    points = np.linspace(-1, 1, count) * _radius(rung, tolerance)
+    # To where the Gaussian is below the tolerance; farther from rung to rung, so that what is cut shows.
+    radius = math.sqrt(2 * math.log(1 / tolerance)) + 1.5 + 0.15 * (rung - len(_GAUSS))
+    points = np.linspace(-1, 1, count) * radius
     step = float(points[1] - points[0])
     return Axis(points, step * np.exp(-0.5 * points**2) / math.sqrt(2 * math.pi), step)
-
-
-def _radius(rung: int, tolerance: float) -> float:
-    """Where the Gaussian is below the tolerance; it grows from rung to rung, so that what is cut shows."""
-    return math.sqrt(2 * math.log(1 / tolerance)) + 1.5 + 0.15 * (rung - len(_GAUSS))
 
 
 @lru_cache(maxsize=32)
@@ -129,7 +126,11 @@ def _settled(
 ) -> tuple[Array, Array]:
     """Values and errors of these items, rung by rung until two agree."""
     value, error = np.zeros(scales.shape), np.full(scales.shape, np.inf)
-    rungs = _common(layout, layout.first_rungs[items])
+    rungs = layout.first_rungs[items]
+    # The same rungs for all where their grids together are still small, to save calls.
+    highest = np.broadcast_to(rungs.max(axis=0, initial=0), rungs.shape)
+    if layout.points(highest).sum() <= _CHUNK:
+        rungs = highest.copy()
     pending = np.flatnonzero(layout.points(rungs) <= _MOST_POINTS)
     value[pending] = layout.evaluate(items[pending], rungs[pending], which[pending])
     while True:
@@ -142,12 +143,6 @@ def _settled(
         error[pending] = layout.remaining(np.abs(found - value[pending]), rungs[pending], scales[pending])
         value[pending] = found
         pending = pending[(error[pending] > tolerance * scales[pending]).any(axis=1)]
-
-
-def _common(layout: _Layout, rungs: Indices) -> Indices:
-    """The same rungs for all where their grids together are still small, to save calls."""
-    highest = np.broadcast_to(rungs.max(axis=0, initial=0), rungs.shape)
-    return highest.copy() if layout.points(highest).sum() <= _CHUNK else rungs
 
 
 class _Layout:
@@ -209,7 +204,14 @@ class _Layout:
             part, axes = task
             is_pair = self.inner.shape[1] == 2
             weights = axes[-1].pair_weights(self.correlation[items[part]]) if is_pair else axes[-1].weights
-            slabs = self._slabs(axes, len(part))
+            # Cut along the first axis into pieces that stay in the cache.
+            first, *others = axes
+            size = len(part) * math.prod(len(axis.points) for axis in axes)
+            pieces = min(len(first.points), -(-size // _CHUNK)) if others else 1
+            cuts = zip(
+                np.array_split(first.points, pieces), np.array_split(first.weights, pieces), strict=True
+            )
+            slabs = [[Axis(*piece, 0.0), *others] for piece in cuts]
             total = np.sum([self._slab(items[part], slab, weights) for slab in slabs], axis=0)
             # Expectations (B, k_1, ..., k_n) for every choice of one factor at every input.
             table = total.T.reshape(len(part), *(len(options) for options in self.kinds))
@@ -233,38 +235,25 @@ class _Layout:
             for part in np.array_split(places, -(-len(places) // together)):
                 yield part, axes
 
-    def _slabs(self, axes: list[Axis], count: int) -> list[list[Axis]]:
-        """The grid cut along its first axis into pieces that stay in the cache."""
-        first, *others = axes
-        if not others:
-            return [axes]
-        size = count * math.prod(len(axis.points) for axis in axes)
-        pieces = min(len(first.points), -(-size // _CHUNK))
-        parts = zip(np.array_split(first.points, pieces), np.array_split(first.weights, pieces), strict=True)
-        return [[Axis(points, weights, 0.0), *others] for points, weights in parts]
-
     def _slab(self, items: Indices, axes: list[Axis], weights: Array) -> Array:
         """What the points of these axes contribute: (choices, B)."""
-        total = self._inner(items, axes, weights)
-        for i in range(self.outer - 1, -1, -1):
+        points, outer = axes[-1].points, self.outer
+        # The last inputs given the outer variables: (choices, B, m_1, ..).
+        inner = []
+        for i, width in enumerate(self.inner[items].T, start=outer):
+            spread = np.multiply.outer(width, points).reshape(len(items), *(1,) * outer, -1)
+            inner.append(values_of(self.kinds[i], self._at(items, i, axes[:outer])[..., None] + spread))
+        if len(inner) == 1:
+            total = inner[0] @ weights
+        else:
+            first, second = (v.reshape(*v.shape[:2], -1, v.shape[-1]) for v in inner)
+            total = np.einsum("abqm,cbqm->acbq", first @ weights, second)
+            total = total.reshape(-1, *inner[0].shape[1:-1])
+        for i in range(outer - 1, -1, -1):
             values = values_of(self.kinds[i], self._at(items, i, axes[: i + 1])) * axes[i].weights
             total = np.einsum("kb...j,cb...j->kcb...", values, total)
             total = total.reshape(-1, *total.shape[2:])
-        return total
-
-    def _inner(self, items: Indices, axes: list[Axis], weights: Array) -> Array:
-        """The last inputs given the outer variables: (choices, B, m_1, ..)."""
-        points, outer = axes[-1].points, self.outer
-        values = []
-        for i, width in enumerate(self.inner[items].T, start=outer):
-            spread = np.multiply.outer(width, points).reshape(len(items), *(1,) * outer, -1)
-            z = self._at(items, i, axes[:outer])[..., None] + spread
-            values.append(values_of(self.kinds[i], z))
-        if len(values) == 1:
-            return np.asarray(values[0] @ weights)
-        first, second = (v.reshape(*v.shape[:2], -1, v.shape[-1]) for v in values)
-        total = np.einsum("abqm,cbqm->acbq", first @ weights, second)
-        return np.asarray(total.reshape(-1, *values[0].shape[1:-1]))
+        return np.asarray(total)
 
     def _at(self, items: Indices, i: int, axes: list[Axis]) -> Array:
         """mean + lower x of input i, over the variables of these axes: (B, m_1, ..)."""

@@ -46,7 +46,9 @@ def interpolated_pairs(
         reached = 3 * float(miss.max()) + float((doubt / unit).max())
         if reached <= 2 * tolerance or grid.size * 2 > _MOST_EXACT:
             break
-        axis = grid.weakest_axis()
+        # The axis whose last coefficients are largest is refined.
+        last = [np.abs(np.take(grid.coefficients, [-2, -1], axis=axis)).max() for axis in range(3)]
+        axis = int(np.argmax(last))
         degrees[axis] = int(degrees[axis] * 1.5) + 1
     if reached > 10 * tolerance:
         warn_user(f"interpolated expectations of pairs reached a relative error of {reached:.1e} only.")
@@ -107,11 +109,6 @@ class _Grid:
             values = np.moveaxis(np.tensordot(transform, values, axes=(1, axis)), 0, axis)
         self.coefficients = values
         self.size = values.size
-
-    def weakest_axis(self) -> int:
-        """The axis whose last coefficients are largest."""
-        last = [np.abs(np.take(self.coefficients, [-2, -1], axis=axis)).max() for axis in range(3)]
-        return int(np.argmax(last))
 
     def __call__(self, coordinates: tuple[Array, ...], chosen: Any) -> Array:
         """Values at the chosen pairs: contract both scales by matrix products, then the angle."""

@@ -88,18 +88,6 @@ def series(f: Factor, deviation: Array, terms: int, tolerance: float) -> Series:
     return Series(coefficients, norm, tail, step, first)
 
 
-def joint_coefficients(
-    f: Factor, g: Factor, deviation: Array, terms: int, tolerance: float
-) -> tuple[Array, Array, tuple[Array, Array, Array]]:
-    """Coefficients of f and of g from the same points, and <f^2>, <g^2>, <(f - g)^2>; kinks at 0 only."""
-    widest = float(deviation.max(initial=0.0))
-    x, w = _common_rule(f, widest, terms, max(_radius(f, widest), _radius(g, widest)), tolerance)
-    rows = hermite_rows(x.tobytes(), terms) * w
-    values = [_values(h, deviation[:, None] * x) for h in (f, g)]
-    squares = tuple((v**2) @ w for v in (*values, values[0] - values[1]))
-    return rows @ values[0].T, rows @ values[1].T, (squares[0], squares[1], squares[2])
-
-
 def _values(f: Factor, z: Array) -> Array:
     """f at many points; a user's smooth function, which may be slow, from a table where that is cheaper."""
     if f.kinks or not f.is_unproven or z.size < _TABULATED:
@@ -309,10 +297,14 @@ class _Split:
 
 def _split(f: Factor, order: int, deviation: Array, tolerance: float) -> _Split:
     kink = Factor((Term(activation("perceptron")),), _jumps(f, order)) if f.kinks else Factor((), (0.0,))
-    whole, step, squares = joint_coefficients(f, kink, deviation, _TERMS, tolerance)
-    norm = np.sqrt(squares[0])
+    widest = float(deviation.max(initial=0.0))
+    x, w = _common_rule(f, widest, _TERMS, max(_radius(f, widest), _radius(kink, widest)), tolerance)
+    rows = hermite_rows(x.tobytes(), _TERMS) * w
+    of_f, of_kink = (_values(h, deviation[:, None] * x) for h in (f, kink))
+    whole, step = rows @ of_f.T, rows @ of_kink.T
+    norm = np.sqrt((of_f**2) @ w)
     safe = np.where(norm > 0, norm, 1.0)
-    size = float((np.sqrt(squares[1]) / safe).max())
+    size = float((np.sqrt((of_kink**2) @ w) / safe).max())
     return _Split(kink, whole, step, norm, _tail(step / safe), _tail((whole - step) / safe), max(size, 1.0))
 
 

@@ -169,27 +169,23 @@ def piecewise_polynomial_moment(
     factors may have two different polynomials.
     """
     covariance = check_covariance(K, len(pieces))
-    factors = [_polynomial_and_step(index, *piece) for index, piece in enumerate(pieces)]
+    factors: list[list[tuple[int, float, bool]]] = []
+    for index, (below, above) in enumerate(pieces):
+        both = np.zeros((2, max(len(below), len(above), 1)))
+        both[0, : len(below)] = below
+        both[1, : len(above)] = above
+        if not np.isfinite(both).all():
+            raise InputError(f"the pieces of factor {index} have coefficients that are not finite.")
+        # f = below + (above - below) theta as a list of (power, coefficient, under a step).
+        plain = [(k, float(c), False) for k, c in enumerate(both[0]) if c]
+        step = [(k, float(c), True) for k, c in enumerate(both[1] - both[0]) if c]
+        factors.append(plain + step)
     terms: Terms = {}
     for choice in itertools.product(*factors):
         powers = tuple(power for power, _, _ in choice)
-        steps = tuple(index for index, (_, _, step) in enumerate(choice) if step)
+        steps = tuple(index for index, (_, _, stepped) in enumerate(choice) if stepped)
         terms[powers, steps] = terms.get((powers, steps), 0.0) + math.prod(weight for _, weight, _ in choice)
     return _evaluate(covariance, terms)
-
-
-def _polynomial_and_step(
-    index: int, below: Sequence[float], above: Sequence[float]
-) -> list[tuple[int, float, bool]]:
-    """f = below + (above - below) theta as a list of (power, coefficient, under a step)."""
-    both = np.zeros((2, max(len(below), len(above), 1)))
-    both[0, : len(below)] = below
-    both[1, : len(above)] = above
-    if not np.isfinite(both).all():
-        raise InputError(f"the pieces of factor {index} have coefficients that are not finite.")
-    plain = [(k, float(c), False) for k, c in enumerate(both[0]) if c]
-    step = [(k, float(c), True) for k, c in enumerate(both[1] - both[0]) if c]
-    return plain + step
 
 
 def _evaluate(K: Array, terms: Terms) -> Bounded:
@@ -211,36 +207,27 @@ def _evaluate(K: Array, terms: Terms) -> Bounded:
     for pattern in np.unique(dead, axis=0):
         members = np.flatnonzero((dead == pattern).all(axis=1))
         alive = np.flatnonzero(~pattern)
-        reduced = _without(terms, alive)
+        # Every other variable is 0, where its step is 1 and its positive powers vanish.
+        place = {int(old): new for new, old in enumerate(alive)}
+        reduced: Terms = {}
+        for (powers, stepped), weight in terms.items():
+            if any(power for index, power in enumerate(powers) if index not in place):
+                continue
+            key = tuple(powers[index] for index in place), tuple(place[s] for s in stepped if s in place)
+            reduced[key] = reduced.get(key, 0.0) + weight
         for first in range(0, len(members), _BATCH):
             batch = members[first : first + _BATCH]
-            value[batch], error[batch] = _sum_terms(flat[batch][:, alive][:, :, alive], reduced)
+            part = flat[batch][:, alive][:, :, alive]
+            scale = np.sqrt(np.diagonal(part, axis1=1, axis2=2))
+            moments = _Moments(part / (scale[:, :, None] * scale[:, None, :]))
+            for (powers, stepped), weight in reduced.items():
+                term, doubt = moments.moment((), powers, stepped)
+                size = weight * np.prod(scale ** np.array(powers, dtype=float), axis=1)
+                value[batch] += size * term
+                rounding = EPS * np.abs(term) + moments.sensitivity(powers, stepped)
+                error[batch] += np.abs(size) * (doubt + rounding)
     shape = K.shape[:-2]
     return Bounded(value.reshape(shape)[()], error.reshape(shape)[()])
-
-
-def _without(terms: Terms, alive: NDArray[np.intp]) -> Terms:
-    """The terms once every other variable is 0, where its step is 1 and its positive powers vanish."""
-    place = {int(old): new for new, old in enumerate(alive)}
-    reduced: Terms = {}
-    for (powers, steps), weight in terms.items():
-        if any(power for index, power in enumerate(powers) if index not in place):
-            continue
-        key = tuple(powers[index] for index in place), tuple(place[s] for s in steps if s in place)
-        reduced[key] = reduced.get(key, 0.0) + weight
-    return reduced
-
-
-def _sum_terms(K: Array, terms: Terms) -> tuple[Array, Array]:
-    value, error = np.zeros(len(K)), np.zeros(len(K))
-    scale = np.sqrt(np.diagonal(K, axis1=1, axis2=2))
-    moments = _Moments(K / (scale[:, :, None] * scale[:, None, :]))
-    for (powers, steps), weight in terms.items():
-        term, term_error = moments.moment((), powers, steps)
-        size = weight * np.prod(scale ** np.array(powers, dtype=float), axis=1)
-        value += size * term
-        error += np.abs(size) * (term_error + EPS * np.abs(term) + moments.sensitivity(powers, steps))
-    return value, error
 
 
 class _Moments:
@@ -299,25 +286,19 @@ class _Moments:
         if len(steps) < 2:
             return np.full(len(units), 0.5 ** len(steps)), np.zeros(len(units))
         if len(steps) == _LARGEST_ORTHANT:
-            value, error = self._four(steps)
-            return value, error + rounding
+            # Plackett's integral along the path that turns the first vector from a right angle into its place. With
+            # t = cos(y) and T = tan(y) the integrand is elementary in T and branches at T = +-i d, where d are the
+            # distances of the first vector from the spans of the others.
+            first, *others = steps
+            three, doubt = self.moment((), (0,) * self.projection(()).vectors.shape[1], tuple(others))
+            faces = [self._face(first, j, others) for j in others]
+            value = three / 2 + sum((math.pi / 2 - face.angle) / (4 * math.pi) for face in faces)
+            fine, coarse = _integrate(faces, 24), _integrate(faces, 20)
+            return np.maximum(value - fine, 0.0), doubt + np.abs(fine - coarse) + rounding
         angles = sum(
             angle_between(units[:, a], units[:, b]) for a, b in itertools.combinations(range(len(steps)), 2)
         )
         return np.maximum(0.5 - angles / (2 * math.pi * (len(steps) - 1)), 0.0), rounding
-
-    def _four(self, steps: Subset) -> tuple[Array, Array]:
-        """Plackett's integral along the path that turns the first vector from a right angle into its place.
-
-        With t = cos(y) and T = tan(y) the integrand is elementary in T and branches at T = +-i d, where d are
-        the distances of the first vector from the spans of the others.
-        """
-        first, *others = steps
-        three, three_error = self.moment((), (0,) * self.projection(()).vectors.shape[1], tuple(others))
-        faces = [self._face(first, j, others) for j in others]
-        value = three / 2 + sum((math.pi / 2 - face.angle) / (4 * math.pi) for face in faces)
-        fine, coarse = _integrate(faces, 24), _integrate(faces, 20)
-        return np.maximum(value - fine, 0.0), three_error + np.abs(fine - coarse)
 
     def _face(self, first: int, j: int, others: Sequence[int]) -> _Face:
         """Everything in one term of the integrand that does not depend on the path."""

@@ -70,15 +70,6 @@ def regular_edges(distance: float, radius: float, most: int = 4000) -> Array:
     return np.linspace(-radius, radius, 2 * math.ceil(min(radius / width, most / 2)) + 1)
 
 
-def graded_offsets(width: float) -> Array:
-    """Distances from a kink smeared over ``width`` at which panels end: geometric, up to ordinary panels."""
-    if width >= _NEAR:
-        return np.zeros(0)
-    count = math.ceil(math.log2(1.5 / max(width, 1e-13)))
-    distances = 1.5 / 2.0 ** np.arange(count + 1)
-    return np.concatenate([-distances, [0.0], distances[::-1]])
-
-
 def panel_rule(edges: Array, nodes: int) -> tuple[Array, Array]:
     """Gauss-Legendre points (P, M) between sorted edges (P, E), weighted with the standard normal density."""
     x, weights = legendre_panels(edges, nodes)
@@ -205,31 +196,29 @@ class _Nested:
             later = float(np.sqrt((self.lower[:, i, level + 1 :] ** 2).sum(axis=1)).max())
             rest = math.hypot(later, function.blur)
             distance = min(distance, math.hypot(function.strip, rest) / slope)
-            offsets = np.zeros(1) if rest == 0 else graded_offsets(rest / slope)
-            for location in function.kinks if offsets.size else ():
+            if rest / slope >= _NEAR:
+                continue
+            offsets = np.zeros(1)
+            if rest > 0:  # panels end at geometric distances from a smeared kink, up to ordinary panels
+                distances = 1.5 / 2.0 ** np.arange(math.ceil(math.log2(1.5 / max(rest / slope, 1e-13))) + 1)
+                offsets = np.concatenate([-distances, [0.0], distances[::-1]])
+            for location in function.kinks:
                 centre = (location - partial[:, i]) / self.lower[item, i, level]
                 breaks.append(np.clip(centre[:, None] + offsets, -self.radius, self.radius))
-        breaks += [
-            np.clip(x[:, None], -self.radius, self.radius) for x in self._crossings(item, partial, level)
-        ]
+        # Where kinks of two inputs, both completed by the next variable, meet, this variable has a kink.
+        last = self._completed(level + 1) if level + 2 == self.lower.shape[2] else []
+        for i, j in combinations([i for i in last if self.factors[i].blur == 0], 2):
+            (here_i, next_i), (here_j, next_j) = (self.lower[item, k, level:].T for k in (i, j))
+            across = here_i * next_j - here_j * next_i
+            safe = np.where(across == 0, np.inf, across)
+            for a, b in product(self.factors[i].kinks, self.factors[j].kinks):
+                meeting = ((a - partial[:, i]) * next_j - (b - partial[:, j]) * next_i) / safe
+                breaks.append(np.clip(meeting[:, None], -self.radius, self.radius))
         # Panels for each variable that keep the whole rule within its budget of points.
         most = int(_MOST_POINTS ** (1 / self.lower.shape[2]) / self.nodes)
         base = regular_edges(distance, self.radius, most)
         columns = [np.broadcast_to(base, (len(item), len(base))), *breaks]
         return np.sort(np.concatenate(columns, axis=1), axis=1)
-
-    def _crossings(self, item: NDArray[np.intp], partial: Array, level: int) -> list[Array]:
-        """Where kinks of two inputs, both completed by the next variable, meet: a kink of this variable."""
-        if level + 2 != self.lower.shape[2]:
-            return []
-        found = []
-        for i, j in combinations([i for i in self._completed(level + 1) if self.factors[i].blur == 0], 2):
-            (here_i, next_i), (here_j, next_j) = (self.lower[item, k, level:].T for k in (i, j))
-            slope = here_i * next_j - here_j * next_i
-            safe = np.where(slope == 0, np.inf, slope)
-            for a, b in product(self.factors[i].kinks, self.factors[j].kinks):
-                found.append(((a - partial[:, i]) * next_j - (b - partial[:, j]) * next_i) / safe)
-        return found
 
 
 def line_expectation(
@@ -237,13 +226,6 @@ def line_expectation(
 ) -> tuple[Array, Array]:
     """E f(mean + deviation x) for vectors of means and deviations, with error estimates."""
     return nested_expectation([function], deviation[:, None, None], mean[:, None], scale, tolerance)
-
-
-def line_values(function: Piecewise, points: Array, width: float, tolerance: float) -> Array:
-    """E f(point + width x) for many points and one width: one layout, one resolution, no estimate."""
-    radius = nested_radius(tolerance) + _RIND
-    rule = _Nested((function,), np.array([[[width]]]), radius, nodes_for(tolerance))
-    return rule.integrate(np.zeros(len(points), dtype=np.intp), points[:, None], 0)
 
 
 _DEGREE = 7
@@ -285,19 +267,17 @@ class Table:
 
     def __call__(self, s: Array) -> Array:
         """Values; s must lie between the outermost edges."""
-        cell = self._cell(s)
+        if self._spacing is not None:
+            cell = ((s - self._edges[0]) / self._spacing).astype(np.intp)
+        else:
+            cell = np.searchsorted(self._edges, s, side="right") - 1
+        cell = np.clip(cell, 0, len(self._centres) - 1)
         t = (s - self._centres[cell]) * self._scales[cell]
         value = self._monomials[_DEGREE][cell]
         for k in range(_DEGREE - 1, -1, -1):
             value *= t
             value += self._monomials[k][cell]
         return np.asarray(value)
-
-    def _cell(self, s: Array) -> NDArray[np.intp]:
-        last = len(self._centres) - 1
-        if self._spacing is not None:
-            return np.asarray(np.clip(((s - self._edges[0]) / self._spacing).astype(np.intp), 0, last))
-        return np.asarray(np.clip(np.searchsorted(self._edges, s, side="right") - 1, 0, last))
 
 
 class SmoothedFactor:
@@ -316,10 +296,19 @@ class SmoothedFactor:
         self.reach = reach
         self.is_unproven = function.is_unproven
 
-        def values(points: Array) -> Array:
-            return _smoothed_values(function, points, width, 0.05 * tolerance)
-
-        self._table = Table(values, _cell_edges(function, width, reach), 0.1 * tolerance)
+        # Equal cells for smooth functions; near a kink cells of half the width, then growing geometrically.
+        size = min(0.5, max(self.strip / 6, reach / 2000))
+        edges = np.linspace(-reach, reach, 2 * math.ceil(reach / size) + 1)
+        if function.kinks:
+            near = width * np.arange(0, 8.5, 0.5)
+            far = 8 * width * 2.0 ** np.arange(1, 1 + max(0, math.ceil(math.log2(1 / (8 * width)))))
+            offsets = np.concatenate([near, far])
+            edges = np.concatenate([edges, *(k + sign * offsets for k in function.kinks for sign in (-1, 1))])
+            edges = np.unique(np.clip(edges, -reach, reach))
+            edges = edges[np.concatenate([[True], np.diff(edges) > 1e-13 * reach])]
+        self._table = Table(
+            partial(_smoothed_values, function, width, 0.05 * tolerance), edges, 0.1 * tolerance
+        )
         self.error = self._table.error
 
     def __call__(self, s: Array) -> Array:
@@ -327,10 +316,13 @@ class SmoothedFactor:
         return self._table(s)
 
 
-def _smoothed_values(function: Piecewise, points: Array, width: float, tolerance: float) -> Array:
-    if function.kinks:
-        return line_values(function, points, width, tolerance)
+def _smoothed_values(function: Piecewise, width: float, tolerance: float, points: Array) -> Array:
+    """E f(point + width x) for many points and one width."""
     count = len(points)
+    if function.kinks:  # one layout, one resolution, no estimate
+        radius = nested_radius(tolerance) + _RIND
+        rule = _Nested((function,), np.array([[[width]]]), radius, nodes_for(tolerance))
+        return rule.integrate(np.zeros(count, dtype=np.intp), points[:, None], 0)
     steps = first_steps(np.full((count, 1), function.strip / width), tolerance)
     sizes = np.full(count, float(np.max(np.abs(function(points)), initial=1e-300)))
 
@@ -338,17 +330,3 @@ def _smoothed_values(function: Piecewise, points: Array, width: float, tolerance
         return function(points[items, None] + width * x[:, 0])
 
     return lattice_expectation(integrand, steps, sizes, tolerance)[0]
-
-
-def _cell_edges(function: Piecewise, width: float, reach: float) -> Array:
-    """Equal cells for smooth functions; near a kink cells of half the width, then growing geometrically."""
-    size = min(0.5, max(math.hypot(function.strip, width) / 6, reach / 2000))
-    edges = np.linspace(-reach, reach, 2 * math.ceil(reach / size) + 1)
-    if not function.kinks:
-        return np.asarray(edges)
-    near = width * np.arange(0, 8.5, 0.5)
-    far = 8 * width * 2.0 ** np.arange(1, 1 + max(0, math.ceil(math.log2(1 / (8 * width)))))
-    offsets = np.concatenate([near, far])
-    edges = np.concatenate([edges, *(k + sign * offsets for k in function.kinks for sign in (-1, 1))])
-    edges = np.unique(np.clip(edges, -reach, reach))
-    return np.asarray(edges[np.concatenate([[True], np.diff(edges) > 1e-13 * reach])])

@@ -97,9 +97,15 @@ def gaussian_moment(K: ArrayLike, powers: Sequence[int], mean: ArrayLike | None 
         raise NotSupportedError(
             f"a moment of order {sum(powers)} exceeds {_LARGEST_ORDER}, the highest that is offered."
         )
-    shift = None if mean is None else _mean(mean, covariance)
-    batch = covariance.shape[:-2]
-    if shift is not None:
+    shift, batch = None, covariance.shape[:-2]
+    if mean is not None:
+        shift = np.asarray(mean, dtype=covariance.dtype)
+        if shift.ndim == 0 or shift.shape[-1] != covariance.shape[-1]:
+            raise InputError(
+                f"the mean has shape {shift.shape}, but its last axis must have the {covariance.shape[-1]} variables."
+            )
+        if shift.dtype != object and not np.isfinite(shift).all():
+            raise InputError("the mean has entries that are not finite.")
         batch = np.broadcast_shapes(batch, shift.shape[:-1])
     if shift is None and sum(powers) % 2:
         return _scalar(np.zeros(batch, dtype=covariance.dtype))
@@ -139,17 +145,6 @@ def _covariance(K: ArrayLike, size: int) -> NDArray[Any]:
         ) from failure
     check_covariance(rounded, size)
     return raw
-
-
-def _mean(mean: ArrayLike, K: NDArray[Any]) -> NDArray[Any]:
-    shift = np.asarray(mean, dtype=K.dtype)
-    if shift.ndim == 0 or shift.shape[-1] != K.shape[-1]:
-        raise InputError(
-            f"the mean has shape {shift.shape}, but its last axis must have the {K.shape[-1]} variables."
-        )
-    if shift.dtype != object and not np.isfinite(shift).all():
-        raise InputError("the mean has entries that are not finite.")
-    return shift
 
 
 def _scalar(value: Any) -> Any:

@@ -57,7 +57,17 @@ def load_model(address: str) -> torch.nn.Module:
             raise InputError(
                 f"{address} is a model already: give a function without arguments that returns it."
             )
-        _refuse_arguments(address, make)
+        try:
+            parameters = [*inspect.signature(make).parameters.values()]
+        except ValueError:  # some built-in callables do not say what they take
+            parameters = []
+        optional = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+        needed = [p.name for p in parameters if p.default is p.empty and p.kind not in optional]
+        if needed:
+            raise InputError(
+                f"{address} needs {', '.join(needed)}, but it is called without arguments: "
+                "wrap it in a function that needs none."
+            )
         with _blaming(path):
             model = make()
     if not isinstance(model, torch.nn.Module):
@@ -110,22 +120,17 @@ def _running(path: Path) -> Iterator[ModuleType]:
     finally:
         sys.path.remove(str(folder))
         del sys.modules[module.__name__]
-        for name in [name for name in sys.modules if _is_neighbour(name, folder, before)]:
-            del sys.modules[name]
-
-
-def _is_neighbour(name: str, folder: Path, before: set[str]) -> bool:
-    """Whether a module came from the folder itself, not from an environment that happens to lie inside it."""
-    top = name.partition(".")[0]
-    if top in before:
-        return False
-    module = sys.modules[name]
-    places = [module.__file__] if getattr(module, "__file__", None) else getattr(module, "__path__", [])
-    return any(
-        Path(str(place)).resolve().is_relative_to(folder / part)
-        for place in places
-        for part in (top, f"{top}.py")
-    )
+        # Neighbours came from the folder itself, not from an environment that happens to lie inside it.
+        for name, loaded in list(sys.modules.items()):
+            top = name.partition(".")[0]
+            if top in before:
+                continue
+            places = (
+                [loaded.__file__] if getattr(loaded, "__file__", None) else getattr(loaded, "__path__", [])
+            )
+            own = folder / top, folder / f"{top}.py"
+            if any(Path(str(place)).resolve().is_relative_to(part) for place in places for part in own):
+                del sys.modules[name]
 
 
 @contextmanager
@@ -142,20 +147,6 @@ def _blaming(path: Path) -> Iterator[None]:
         line = own[-1] if own else None
         where = f"{path}, line {line}," if line else f"{path}"
         raise FileError(f"{where} raised {type(error).__name__} ({error}): correct the file.") from error
-
-
-def _refuse_arguments(address: str, make: Callable[..., Any]) -> None:
-    try:
-        parameters = inspect.signature(make).parameters.values()
-    except ValueError:  # some built-in callables do not say what they take
-        return
-    optional = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    needed = [p.name for p in parameters if p.default is p.empty and p.kind not in optional]
-    if needed:
-        raise InputError(
-            f"{address} needs {', '.join(needed)}, but it is called without arguments: "
-            "wrap it in a function that needs none."
-        )
 
 
 @dataclass(frozen=True, repr=False)
@@ -217,7 +208,18 @@ def _checked(source: Path, needed: tuple[str, ...]) -> dict[str, Array]:
         raise InputError(f"{source} has y_test without x_test: add the test inputs or leave both out.")
     for name, array in arrays.items():
         _check_values(source, name, array)
-    _check_pairs(source, arrays)
+    for inputs, targets in (("x", "y"), ("x_test", "y_test")):
+        if inputs in arrays and targets in arrays and len(arrays[inputs]) != len(arrays[targets]):
+            raise InputError(
+                f"{source} has {len(arrays[inputs])} samples in {inputs} but {len(arrays[targets])} in "
+                f"{targets}: give one target per input."
+            )
+    for training, test in (("x", "x_test"), ("y", "y_test")):
+        if test in arrays and training in arrays and arrays[test].shape[1:] != arrays[training].shape[1:]:
+            raise InputError(
+                f"in {source} a sample of {test} has shape {arrays[test].shape[1:]} but one of {training} "
+                f"{arrays[training].shape[1:]}: give both the same shape."
+            )
     return arrays
 
 
@@ -269,21 +271,6 @@ def _check_values(source: Path, name: str, array: Array) -> None:
         raise InputError(
             f"{name} in {source} has {bad} values that are infinite or not a number: remove them."
         )
-
-
-def _check_pairs(source: Path, arrays: Mapping[str, Array]) -> None:
-    for inputs, targets in (("x", "y"), ("x_test", "y_test")):
-        if inputs in arrays and targets in arrays and len(arrays[inputs]) != len(arrays[targets]):
-            raise InputError(
-                f"{source} has {len(arrays[inputs])} samples in {inputs} but {len(arrays[targets])} in "
-                f"{targets}: give one target per input."
-            )
-    for training, test in (("x", "x_test"), ("y", "y_test")):
-        if test in arrays and training in arrays and arrays[test].shape[1:] != arrays[training].shape[1:]:
-            raise InputError(
-                f"in {source} a sample of {test} has shape {arrays[test].shape[1:]} but one of {training} "
-                f"{arrays[training].shape[1:]}: give both the same shape."
-            )
 
 
 class Digits(NamedTuple):

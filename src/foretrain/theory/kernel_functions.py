@@ -78,9 +78,8 @@ class Tabulated(ABC):
         variance = np.asarray(K, dtype=float)
         if not (np.isfinite(variance).all() and (variance >= 0).all()):
             raise InputError(
-                "kernel values must be finite and not negative: if they grew with depth, choose a "
-                "smaller `C_W`, fewer "
-                "layers or smaller inputs."
+                "kernel values must be finite and not negative: if they grew with depth, choose a smaller `C_W`, "
+                "fewer layers or smaller inputs."
             )
         flat = np.atleast_1d(variance).ravel()
         return [value.reshape(variance.shape) for value in self._rule()(flat)]
@@ -327,35 +326,23 @@ def precise_means(act: Activation, kernels: Array, tolerance: float) -> KernelMe
 def coarse_means(act: Activation, kernels: Array) -> KernelMeans:
     """From values of s alone, up to the kernel from which on they do not resolve it."""
     found = []
-    for K in kernels:
-        row = _at(act, float(K))
-        if row is None:
+    h = 0.003 * min(act.strip, 1.0)  # a small part of the function's own length
+    for deviation in np.sqrt(kernels):
+        points = int(2 * _REACH * deviation / act.strip * _POINTS_PER_LENGTH) | 1
+        if points > _MOST:
             break
-        found.append(row)
+        u = np.linspace(-_REACH, _REACH, max(points, _FEWEST))
+        weight = np.exp(-(u**2) / 2)
+        weight /= weight.sum()
+        with np.errstate(all="ignore"):  # what is not finite ends the range
+            v = deviation * u
+            far, near = (np.asarray(act.value(v + k * h)) - np.asarray(act.value(v - k * h)) for k in (2, 1))
+            s, slope = np.asarray(act.value(v), dtype=np.float64), (8 * near - far) / (12 * h)
+            products = (s * s, u * s * slope, u**3 * s * slope, slope * slope)
+            means = [float(weight @ f) for f in products]
+            ends = [np.abs(weight * f)[[0, -1]].sum() / np.abs(weight * f).sum() for f in products]
+        if not np.isfinite(means).all() or np.nanmax(ends) > _EDGE:
+            break
+        square, first, third, slope_square = means
+        found.append((square, first / deviation, deviation * (third - 3 * first) / 2, slope_square))
     return KernelMeans(*np.array(found).reshape(-1, 4).T)
-
-
-def _at(act: Activation, K: float) -> tuple[float, ...] | None:
-    deviation = np.sqrt(K)
-    points = int(2 * _REACH * deviation / act.strip * _POINTS_PER_LENGTH) | 1
-    if points > _MOST:
-        return None
-    u = np.linspace(-_REACH, _REACH, max(points, _FEWEST))
-    weight = np.exp(-(u**2) / 2)
-    weight /= weight.sum()
-    with np.errstate(all="ignore"):  # what is not finite ends the range
-        s, slope = _value_and_slope(act, deviation * u)
-        products = (s * s, u * s * slope, u**3 * s * slope, slope * slope)
-        means = [float(weight @ f) for f in products]
-        ends = [np.abs(weight * f)[[0, -1]].sum() / np.abs(weight * f).sum() for f in products]
-    if not np.isfinite(means).all() or np.nanmax(ends) > _EDGE:
-        return None
-    square, first, third, slope_square = means
-    return square, first / deviation, deviation * (third - 3 * first) / 2, slope_square
-
-
-def _value_and_slope(act: Activation, z: Array) -> tuple[Array, Array]:
-    """Five-point central difference, a small part of the function's own length wide."""
-    h = 0.003 * min(act.strip, 1.0)
-    far, near = (np.asarray(act.value(z + k * h)) - np.asarray(act.value(z - k * h)) for k in (2, 1))
-    return np.asarray(act.value(z), dtype=np.float64), (8 * near - far) / (12 * h)

@@ -10,7 +10,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from foretrain.activations._activation import Array
 from foretrain.activations._callables.expansions import chebyshev_coefficients, chebyshev_points
@@ -127,13 +126,31 @@ class Features:
 
 def resolve(function: Pointwise) -> Cells:
     """Cells on which the callable is a polynomial up to noise, or that are as narrow as they can be."""
-    noise = _measure_noise(function)
+    # Noise is what windows too small for anything else show; the median overlooks a kink in one of them.
+    centre = PROBES + 1e-2 * np.sqrt(3.0)
+    points = chebyshev_points(centre, np.full(centre.size, 1e-4), _NODES)
+    samples = function(points)
+    size = np.max(np.abs(samples), axis=1)
+    tail = np.max(np.abs(chebyshev_coefficients(samples)[:, -_TAIL:]), axis=1)
+    shown = size > _UNDERFLOW
+    relative = tail[shown] / (size + _swing(points, samples))[shown]
+    typical = float(np.median(relative)) if shown.any() else 0.0
+    noise = Noise(max(typical, _EPSILON), max(_EPSILON * function.size, _UNDERFLOW))
     edges = np.linspace(_LEFT_END, _RIGHT_END, _CELLS + 1)
     left, right = edges[:-1], edges[1:]
     lefts: list[Array] = []
     rights: list[Array] = []
     while 0 < left.size <= _MOST_CELLS:
-        done = _is_resolved(function, left, right, noise)
+        centre, radius = 0.5 * (left + right), 0.5 * (right - left)
+        points = chebyshev_points(centre, radius, _NODES)
+        checks = centre[:, None] + radius[:, None] * _CHECKS
+        values = function(np.concatenate([points, checks], axis=1))
+        samples, checked = values[:, :_NODES], values[:, _NODES:]
+        coefficients = chebyshev_coefficients(samples)
+        tail = np.max(np.abs(coefficients[:, -_TAIL:]), axis=1)
+        missed = np.max(np.abs(coefficients @ _SERIES_AT_CHECKS - checked), axis=1)
+        expected = noise.of(points, samples)
+        done = (tail <= 6.0 * expected) & (missed <= 30.0 * expected)
         done |= right - left < _NARROWEST * np.maximum(1.0, np.abs(left))
         lefts.append(left[done])
         rights.append(right[done])
@@ -143,29 +160,3 @@ def resolve(function: Pointwise) -> Cells:
     return Cells(
         np.concatenate([*lefts, left])[order], np.concatenate([*rights, right])[order], noise, left.size == 0
     )
-
-
-def _measure_noise(function: Pointwise) -> Noise:
-    """From windows too small to show anything but noise; the median overlooks a kink in one of them."""
-    centre = PROBES + 1e-2 * np.sqrt(3.0)
-    points = chebyshev_points(centre, np.full(centre.size, 1e-4), _NODES)
-    samples = function(points)
-    size = np.max(np.abs(samples), axis=1)
-    tail = np.max(np.abs(chebyshev_coefficients(samples)[:, -_TAIL:]), axis=1)
-    shown = size > _UNDERFLOW
-    relative = tail[shown] / (size + _swing(points, samples))[shown]
-    typical = float(np.median(relative)) if shown.any() else 0.0
-    return Noise(max(typical, _EPSILON), max(_EPSILON * function.size, _UNDERFLOW))
-
-
-def _is_resolved(function: Pointwise, left: Array, right: Array, noise: Noise) -> NDArray[np.bool_]:
-    centre, radius = 0.5 * (left + right), 0.5 * (right - left)
-    points = chebyshev_points(centre, radius, _NODES)
-    checks = centre[:, None] + radius[:, None] * _CHECKS
-    values = function(np.concatenate([points, checks], axis=1))
-    samples, checked = values[:, :_NODES], values[:, _NODES:]
-    coefficients = chebyshev_coefficients(samples)
-    tail = np.max(np.abs(coefficients[:, -_TAIL:]), axis=1)
-    missed = np.max(np.abs(coefficients @ _SERIES_AT_CHECKS - checked), axis=1)
-    expected = noise.of(points, samples)
-    return np.asarray((tail <= 6.0 * expected) & (missed <= 30.0 * expected))

@@ -83,7 +83,13 @@ def from_callable(
     origin: str = "given",
 ) -> Activation:
     """The activation that a callable computes, with everything about it measured."""
-    given = _callables(derivatives)
+    if derivatives is not None and (
+        not isinstance(derivatives, (list, tuple)) or not all(map(callable, derivatives))
+    ):
+        raise InputError(
+            f"derivatives must be a list of callables, the first derivative first, not {derivatives!r}."
+        )
+    given = tuple(derivatives or ())
     checked = pointwise(function, name)
     cells = resolve(checked)
     if cells.noise.is_coarse:
@@ -100,6 +106,14 @@ def from_callable(
         rule = numerical_rule(checked, places, features)
         method = "by " + ", then ".join(METHOD_NAMES[used] for used in rule.methods)
     measured = _measured(polynomials or rule, places)
+    pieces: Pieces | None = None
+    if polynomials is not None and not any(polynomials.breakpoints):
+        pieces = polynomials.polynomials[0], polynomials.polynomials[-1]
+    notes = []
+    if isinstance(kinks, str):
+        notes.append(f"kinks were looked for on [-{SEARCHED:g}, {SEARCHED:g}]")
+    if not checked.takes_arrays:
+        notes.append("the callable takes single numbers and is called once per entry (slow)")
     return Activation(
         name,
         formula,
@@ -108,13 +122,13 @@ def from_callable(
         kinks=_reported(measured, checked) if isinstance(kinks, str) else tuple(kink for kink, _ in measured),
         parity=recognise_parity(checked),
         degree=recognise_degree(checked),
-        pieces=_two_pieces(polynomials),
-        closed_form=None if _two_pieces(polynomials) is None else "piecewise_polynomial",
+        pieces=pieces,
+        closed_form=None if pieces is None else "piecewise_polynomial",
         strip=features.shortest_length if polynomials is None else math.inf,
         strip_is_measured=polynomials is None,
         max_order=max(HIGHEST_ORDER, len(given)),
         method=method,
-        notes=_notes(checked, kinks),
+        notes=tuple(notes),
     )
 
 
@@ -130,16 +144,6 @@ def _declared(kinks: Iterable[float]) -> tuple[float, ...]:
     return places
 
 
-def _callables(derivatives: Sequence[Function] | None) -> tuple[Function, ...]:
-    if derivatives is None:
-        return ()
-    if not isinstance(derivatives, (list, tuple)) or not all(map(callable, derivatives)):
-        raise InputError(
-            f"derivatives must be a list of callables, the first derivative first, not {derivatives!r}."
-        )
-    return tuple(derivatives)
-
-
 def _given(
     checked: Pointwise,
     derivatives: tuple[Function, ...],
@@ -152,24 +156,20 @@ def _given(
     for order, derivative in enumerate(derivatives, start=1):
         title = f"derivative {order} of {checked.name} ({origin})"
         rule = numerical_rule(pointwise(derivative, title), places, features)
-        _check_derivative(rules[-1], rule)
+        # It must be the numerical derivative of the one below it.
+        lower = rules[-1]
+        query = lower.trials()
+        found, claimed = lower.estimate(query, 1), rule.function(query.z)
+        wrong = np.abs(claimed - found.value) > 1e-6 * (found.size + lower.scale) + found.error
+        if wrong.any():
+            first = int(np.argmax(wrong))
+            raise InputError(
+                f"{title} is {claimed[first]:.6g} at z = {query.z[first]:g}, but numerical "
+                f"differentiation says {found.value[first]:.6g}: the derivatives must belong to the values."
+            )
         rules.append(rule)
     rest = ", then by differentiating the last" if len(derivatives) < HIGHEST_ORDER else ""
     return GivenRule(checked, places, tuple(rules)), f"{origin} to order {len(derivatives)}{rest}"
-
-
-def _check_derivative(lower: NumericalRule, given: NumericalRule) -> None:
-    """Compares a given derivative with the numerical derivative of the one below it."""
-    query = lower.trials()
-    found = lower.estimate(query, 1)
-    claimed = given.function(query.z)
-    wrong = np.abs(claimed - found.value) > 1e-6 * (found.size + lower.scale) + found.error
-    if wrong.any():
-        first = int(np.argmax(wrong))
-        raise InputError(
-            f"{given.function.name} is {claimed[first]:.6g} at z = {query.z[first]:g}, but numerical "
-            f"differentiation says {found.value[first]:.6g}: the derivatives must belong to the values."
-        )
 
 
 def _measured(rule: AnyRule, places: tuple[float, ...]) -> list[tuple[Kink, float]]:
@@ -200,18 +200,3 @@ def _reported(found: Iterable[tuple[Kink, float]], checked: Pointwise) -> tuple[
                 "foretrain handles kinks where derivatives jump, not power-law singularities."
             )
     return tuple(reported)
-
-
-def _two_pieces(rule: PolynomialRule | None) -> Pieces | None:
-    if rule is None or any(rule.breakpoints):
-        return None
-    return rule.polynomials[0], rule.polynomials[-1]
-
-
-def _notes(checked: Pointwise, kinks: Kinks) -> tuple[str, ...]:
-    notes = []
-    if isinstance(kinks, str):
-        notes.append(f"kinks were looked for on [-{SEARCHED:g}, {SEARCHED:g}]")
-    if not checked.takes_arrays:
-        notes.append("the callable takes single numbers and is called once per entry (slow)")
-    return tuple(notes)

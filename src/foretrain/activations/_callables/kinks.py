@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from foretrain.activations._activation import Array
 from foretrain.activations._callables.cells import Cells
@@ -43,19 +42,6 @@ class Candidate:
 
 def find_kinks(function: Pointwise, cells: Cells) -> tuple[float, ...]:
     """The locations of the kinks in the cells that resolve the callable, sorted, round numbers made exact."""
-    _refuse_unresolved(function, cells)
-    found: list[float] = []
-    for index in _worth_examining(function, cells):
-        left, right = float(cells.left[index]), float(cells.right[index])
-        if any(_distance(place, left, right) <= 4.0 * (right - left) + 1e-9 for place in found):
-            continue
-        candidate = _examine(function, left, right)
-        if candidate is not None and not any(abs(candidate.location - place) < 1e-9 for place in found):
-            found.append(_rounded(candidate))
-    return tuple(sorted(found))
-
-
-def _refuse_unresolved(function: Pointwise, cells: Cells) -> None:
     if cells.noise.is_coarse:
         raise NotSupportedError(
             f"the values of the callable {function.name!r} carry noise of relative size "
@@ -67,10 +53,25 @@ def _refuse_unresolved(function: Pointwise, cells: Cells) -> None:
             f"the callable {function.name!r} is too noisy or varies too fast to look for its kinks: "
             "say where they are with kinks=(...), or kinks=() for none."
         )
-
-
-def _distance(place: float, left: float, right: float) -> float:
-    return max(left - place, place - right, 0.0)
+    small = np.flatnonzero(cells.width < _SUSPICIOUS)
+    if small.size == 0:
+        return ()
+    # Small cells across which something seems to jump, smallest first.
+    lefts, rights = cells.left[small], cells.right[small]
+    gaps = _gaps(function, lefts, rights)
+    differences = [gaps.at(0.5 * (lefts + rights), order) for order in range(_ORDERS + 1)]
+    jumps = np.any([~(np.abs(value) <= 10.0 * error) for value, error in differences], axis=0)
+    unresolved = ~np.isfinite(differences[0][1]) & (rights - lefts <= _SINGULAR)
+    kept = small[jumps | unresolved]
+    found: list[float] = []
+    for index in kept[np.argsort(cells.width[kept], kind="stable")]:
+        left, right = float(cells.left[index]), float(cells.right[index])
+        if any(max(left - place, place - right, 0.0) <= 4.0 * (right - left) + 1e-9 for place in found):
+            continue
+        candidate = _examine(function, left, right)
+        if candidate is not None and not any(abs(candidate.location - place) < 1e-9 for place in found):
+            found.append(_rounded(candidate))
+    return tuple(sorted(found))
 
 
 class Side:
@@ -116,20 +117,6 @@ def _gaps(function: Pointwise, left: Array, right: Array) -> Difference:
     return Difference(function, left - margin, right + margin)
 
 
-def _worth_examining(function: Pointwise, cells: Cells) -> NDArray[np.intp]:
-    """Indices of small cells across which something seems to jump, smallest first."""
-    small = np.flatnonzero(cells.width < _SUSPICIOUS)
-    if small.size == 0:
-        return small
-    left, right = cells.left[small], cells.right[small]
-    gaps = _gaps(function, left, right)
-    differences = [gaps.at(0.5 * (left + right), order) for order in range(_ORDERS + 1)]
-    jumps = np.any([~(np.abs(value) <= 10.0 * error) for value, error in differences], axis=0)
-    unresolved = ~np.isfinite(differences[0][1]) & (right - left <= _SINGULAR)
-    kept = small[jumps | unresolved]
-    return np.asarray(kept[np.argsort(cells.width[kept], kind="stable")])
-
-
 def _examine(function: Pointwise, left: float, right: float) -> Candidate | None:
     """The kink near a small cell, None if the callable is smooth there."""
     around = _gaps(function, np.array([left]), np.array([right]))
@@ -142,22 +129,18 @@ def _examine(function: Pointwise, left: float, right: float) -> Candidate | None
         )
     slope, _ = around.number(middle, 1)
     if width < _ABRUPT and abs(step) > 10.0 * doubt + 100.0 * width * abs(slope):
-        place = _bisect_jump(function, float(around.left[0]), float(around.right[0]))
-        return Candidate(place, 0, _EPSILON)
+        # The first number at which the callable takes the value on the right of the jump, by bisection.
+        left, right = float(around.left[0]), float(around.right[0])
+        low, high = function(np.array([left, right]))
+        while (middle := 0.5 * (left + right)) not in (left, right):
+            value = function(np.array([middle]))[0]
+            left, right = (left, middle) if abs(value - high) < abs(value - low) else (middle, right)
+        return Candidate(right, 0, _EPSILON)
     for order in range(1, _ORDERS + 1):
         candidate = _kink_of_order(around, order, middle)
         if candidate is not None and _confirmed(function, candidate):
             return candidate
     return None
-
-
-def _bisect_jump(function: Pointwise, left: float, right: float) -> float:
-    """The first number at which the callable takes the value on the right of a jump."""
-    low, high = function(np.array([left, right]))
-    while (middle := 0.5 * (left + right)) not in (left, right):
-        value = function(np.array([middle]))[0]
-        left, right = (left, middle) if abs(value - high) < abs(value - low) else (middle, right)
-    return right
 
 
 def _kink_of_order(around: Difference, order: int, start: float) -> Candidate | None:

@@ -201,11 +201,7 @@ class NumericalRule:
             table = _table(self, order)
             direct = ~table.covers(query.z)
             value[~direct] = table(query.z[~direct])
-        value[direct] = self._accurate(query.some(np.flatnonzero(direct)), order)
-        return value.reshape(z.shape).astype(z.dtype)
-
-    def _accurate(self, query: Query, order: int) -> Array:
-        """The derivatives point by point."""
+        query = query.some(np.flatnonzero(direct))
         found = self.estimate(query, order)
         poor = found.error > _TOLERANCE * (found.size + self.scale)
         if poor.any():
@@ -213,7 +209,8 @@ class NumericalRule:
                 f"derivative {order} of the callable {self.function.name!r} cannot be computed to 1e-6 "
                 f"from its values at z = {query.z[poor][0]:g}: give derivatives=[...]."
             )
-        return found.value
+        value[direct] = found.value
+        return value.reshape(z.shape).astype(z.dtype)
 
     def right_of(self, z: Array) -> Query:
         """The pieces that each point belongs to, a kink belonging to the piece on its right."""
@@ -232,7 +229,17 @@ class NumericalRule:
         best = Derivative.unknown(query.z.size)
         for start in range(0, query.z.size, _CHUNK):
             indices = np.arange(start, min(start + _CHUNK, query.z.size))
-            best.improve(indices, self._estimate_chunk(query.some(indices), order))
+            # Of order 0 the limit from one side is meant, which the value at the point itself need not be.
+            for method in self.methods if order else (chebyshev_interpolation,):
+                goal = _GOAL * (best.size[indices] + self.scale)
+                pending = indices[best.error[indices] > goal]
+                if pending.size == 0:
+                    break
+                new = method(self.function, query.some(pending), order, self.scale)
+                gap, known = np.abs(new.value - best.value[pending]), best.error[pending]
+                # Two methods that contradict each other: neither is to be believed closer than the gap.
+                contradicts = np.isfinite(known) & (gap > 3.0 * (new.error + known))
+                best.improve(pending, replace(new, error=np.where(contradicts, gap, new.error)))
         return best
 
     def jumps(self, order: int) -> tuple[Array, Array]:
@@ -248,20 +255,6 @@ class NumericalRule:
         jump, doubt = above.value - below.value, above.error + below.error
         unknown = doubt > _TOLERANCE * (np.maximum(above.size, below.size) + self.scale)
         return np.where(unknown, np.nan, np.where(np.abs(jump) <= 10.0 * doubt, 0.0, jump)), doubt
-
-    def _estimate_chunk(self, query: Query, order: int) -> Derivative:
-        best = Derivative.unknown(query.z.size)
-        # Of order 0 the limit from one side is meant, which the value at the point itself need not be.
-        for method in self.methods if order else (chebyshev_interpolation,):
-            pending = np.flatnonzero(best.error > _GOAL * (best.size + self.scale))
-            if pending.size == 0:
-                break
-            new = method(self.function, query.some(pending), order, self.scale)
-            gap, known = np.abs(new.value - best.value[pending]), best.error[pending]
-            # Two methods that contradict each other: neither is to be believed closer than the gap.
-            contradicts = np.isfinite(known) & (gap > 3.0 * (new.error + known))
-            best.improve(pending, replace(new, error=np.where(contradicts, gap, new.error)))
-        return best
 
 
 @lru_cache(maxsize=64)

@@ -92,18 +92,17 @@ class Pointwise:
         return raw.astype(np.complex128).reshape(z.shape) if usable else None
 
     def _one_by_one(self, z: Array) -> NDArray[Any]:
+        results = []
+        for x in z.tolist():
+            try:
+                result = self.function(x)
+            except (ArithmeticError, ValueError):  # where Python's math gives up
+                result = math.nan
+            opens = isinstance(result, (np.ndarray, np.generic)) and result.size == 1
+            results.append(result.item() if opens else result)
         values = np.empty(z.shape, dtype=object)
-        values[:] = [self._one(float(x)) for x in z]
+        values[:] = results
         return values
-
-    def _one(self, x: float) -> object:
-        """A number out of a scalar function; where Python's math gives up, nan."""
-        try:
-            result = self.function(x)
-        except (ArithmeticError, ValueError):
-            return math.nan
-        opens = isinstance(result, (np.ndarray, np.generic)) and result.size == 1
-        return result.item() if opens else result
 
 
 def probes_away_from(places: tuple[float, ...]) -> Array:

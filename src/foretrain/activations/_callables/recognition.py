@@ -90,16 +90,12 @@ def _fit(function: Pointwise, lower: float, upper: float) -> tuple[float, ...] |
     local = Chebyshev(coefficients[:terms], domain=[centre - radius, centre + radius])
     ascending = [float(c) for c in local.convert(kind=Polynomial).coef]
     scale = max(map(abs, ascending))
-    simple = [_simplest(c, _EXACT * scale) for c in ascending]
+    # A fraction with a small denominator where there is one within rounding.
+    fractions = [float(Fraction(c).limit_denominator(1000)) for c in ascending]
+    simple = [near if abs(near - c) <= _EXACT * scale else c for near, c in zip(fractions, ascending)]
     while len(simple) > 1 and simple[-1] == 0.0:
         simple.pop()
     return tuple(simple)
-
-
-def _simplest(number: float, tolerance: float) -> float:
-    """A fraction with a small denominator if there is one within the tolerance, else the number."""
-    fraction = Fraction(number).limit_denominator(1000)
-    return float(fraction) if abs(float(fraction) - number) <= tolerance else number
 
 
 def recognise_parity(function: Pointwise) -> Parity | None:

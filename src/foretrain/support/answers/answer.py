@@ -93,11 +93,10 @@ class Answer:
         """All of it for machines."""
         if self.record is not None:
             return dict(self.record)
-        tables = [
-            {"caption": table.caption, "columns": [_column_record(c) for c in table.columns], "rows": rows}
-            for table in self.tables
-            for rows in [table.records()]
-        ]
+        tables = []
+        for table in self.tables:
+            columns = [{k: text for k, text in dataclasses.asdict(c).items() if text} for c in table.columns]
+            tables.append({"caption": table.caption, "columns": columns, "rows": table.records()})
         texts = [part for part in self._walk() if isinstance(part, str)]
         texts += [f"{k}: {text}" for p in self._walk() if isinstance(p, Facts) for k, text in p.texts.items()]
         return {"statement": self.statement, "texts": texts, "tables": tables}
@@ -217,10 +216,6 @@ def picked(result: Any, names: str) -> dict[str, Any]:
 
 def _is_picture(part: Any) -> bool:
     return isinstance(part, Figure) or callable(part)
-
-
-def _column_record(column: Column) -> dict[str, str]:
-    return {key: text for key, text in dataclasses.asdict(column).items() if text}
 
 
 def _short(value: Any) -> Any:

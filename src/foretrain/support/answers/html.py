@@ -17,7 +17,7 @@ from dataclasses import replace
 from functools import cache
 from importlib.resources import files
 from io import BytesIO
-from typing import Any, TypeAlias
+from typing import TypeAlias
 from uuid import uuid4
 
 from foretrain._version import __version__
@@ -32,6 +32,7 @@ _SHORT = 24  # letters of texts in a column that are not broken
 _HEIGHT, _LOWEST, _HIGHEST, _INCH = 340, 240, 560, 92  # of a panel, in pixels
 _SYMBOLS = {"critical": "✖", "warning": "▲", "note": "●", "good": "✔"}
 Attribute: TypeAlias = str | int | bool | None
+_WITH_PLOTLY: list[str | None] = []  # the cells of this process's notebook that hold plotly
 _VOID = frozenset({"meta", "link", "br", "img"})
 
 
@@ -46,7 +47,11 @@ Child: TypeAlias = "str | Markup | Iterable[Child] | None"
 
 def element(name: str, /, *children: Child, **attributes: Attribute) -> Markup:
     """An element. ``class_`` is the attribute class, ``aria_label`` is aria-label; None and False leave one out."""
-    pairs = "".join(_attribute(key, value) for key, value in attributes.items())
+    pairs = ""
+    for key, value in attributes.items():
+        if value is not None and value is not False:
+            attribute = key.rstrip("_").replace("_", "-")
+            pairs += f" {attribute}" if value is True else f' {attribute}="{html.escape(str(value))}"'
     if name in _VOID:
         return Markup(f"<{name}{pairs}>")
     return Markup(f"<{name}{pairs}>{join(children)}</{name}>")
@@ -72,7 +77,15 @@ def fragment(answer: Answer) -> str:
         return f"{style}{body}"
     start = f'window.foretrainPictures.enliven(document.getElementById("{name}"));'
     script = element("script", Markup(f"{own_file('pictures.js')}\n{start}"))
-    return f"{style}{_library_once()}{body}{script}"
+    # Plotly, packed, with the first picture of a process, and again where that one's cell is run anew.
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    parent = getattr(shell, "parent_header", None) or {}
+    cell: str | None = parent.get("metadata", {}).get("cellId")
+    library = ""
+    if not _WITH_PLOTLY or (cell is not None and cell in _WITH_PLOTLY):
+        _WITH_PLOTLY.append(cell)
+        library = element("script", Markup(_packed_plotly()), type="text/plain", data_foretrain_plotly=True)
+    return f"{style}{library}{body}{script}"
 
 
 def body_of(answer: Answer, level: int = 3, still: bool = True) -> Iterator[Markup]:
@@ -89,11 +102,29 @@ def part_markup(part: Part, level: int = 3, still: bool = True) -> Markup:
     """One part of an answer."""
     match part:
         case Answer():
-            return _answer_markup(part, min(level + 1, 6), still)
+            level = min(level + 1, 6)
+            inner = body_of(replace(part, title="", statement=""), level, still)
+            if part.tone:  # a card; otherwise a line that can be opened, or a section
+                title = element("small", part.title) if part.title else None
+                summary = element(
+                    "summary", badge(part.tone), element(f"h{level}", part.statement, " ", title)
+                )
+                body = element("div", inner, class_="body")
+                return element("details", summary, body, class_=f"card {part.tone}", open=not part.folded)
+            if part.folded:
+                summary = element("summary", ": ".join(filter(None, (part.title, part.statement))))
+                return element("details", summary, inner, class_="more")
+            return element("section", body_of(part, level, still))
         case Table():
             return table_markup(part) if part.rows else Markup("")
         case Code():
-            return _code_markup(part)
+            label = part.caption or "Code"
+            lines = element("pre", element("code", part.text), tabindex=0, role="region", aria_label=label)
+            bar = element("div", None if part.brief else element("span", part.caption), class_="bar")
+            block = element("div", bar, lines, class_="code")
+            return (
+                element("details", element("summary", label), block, class_="more") if part.brief else block
+            )
         case Facts():
             cells = [element("div", element("dt", k), element("dd", text)) for k, text in part.texts.items()]
             columns = 4 if len(cells) % 4 == 0 else 3
@@ -105,35 +136,22 @@ def part_markup(part: Part, level: int = 3, still: bool = True) -> Markup:
     figure = part if isinstance(part, Figure) else part()
     caption = element("p", unicode_math(figure.caption), class_="caption") if figure.caption else None
     alive = element("div", panels_markup(figure), class_="panels")
-    return element("div", still_picture(figure) if still else None, alive, caption, class_="picture")
+    picture = None
+    if still:
+        from foretrain.support.answers.matplotlib_renderer import draw
+
+        file = BytesIO()
+        draw(figure).savefig(file, format="png", dpi=110, bbox_inches="tight")
+        source = f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
+        words = unicode_math(figure.title or figure.caption or "Picture")
+        picture = element("img", src=source, alt=words, class_="still")
+    return element("div", picture, alive, caption, class_="picture")
 
 
 def badge(tone: str) -> Markup:
     """How something ended as a symbol and a word, so that nobody has to tell colours apart."""
     symbol = element("span", _SYMBOLS.get(tone, ""), aria_hidden="true")
     return element("span", symbol, tone.capitalize(), class_=f"badge {tone}")
-
-
-def _answer_markup(answer: Answer, level: int, still: bool) -> Markup:
-    """An answer inside another: a card if it has a tone, else a section, or a line that can be opened."""
-    inner = body_of(replace(answer, title="", statement=""), level, still)
-    if answer.tone:
-        title = element("small", answer.title) if answer.title else None
-        summary = element("summary", badge(answer.tone), element(f"h{level}", answer.statement, " ", title))
-        body = element("div", inner, class_="body")
-        return element("details", summary, body, class_=f"card {answer.tone}", open=not answer.folded)
-    if answer.folded:
-        summary = element("summary", ": ".join(filter(None, (answer.title, answer.statement))))
-        return element("details", summary, inner, class_="more")
-    return element("section", body_of(answer, level, still))
-
-
-def _code_markup(code: Code) -> Markup:
-    label = code.caption or "Code"
-    lines = element("pre", element("code", code.text), tabindex=0, role="region", aria_label=label)
-    bar = element("div", None if code.brief else element("span", code.caption), class_="bar")
-    block = element("div", bar, lines, class_="code")
-    return element("details", element("summary", label), block, class_="more") if code.brief else block
 
 
 def table_markup(table: Table, caption: bool = True) -> Markup:
@@ -184,6 +202,9 @@ def panels_markup(figure: Figure) -> Iterator[Markup]:
     height = max(_LOWEST, min(_HIGHEST, height))
     for (letter, panel), specification in zip(figure.places(), specifications(figure), strict=True):
         title, caption = unicode_math(panel.title or figure.title), unicode_math(panel.caption)
+        # Nothing in the data may end the element that holds it.
+        text = json.dumps(specification, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        text = text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
         place = element(
             "div",
             data_panel=True,
@@ -196,7 +217,7 @@ def panels_markup(figure: Figure) -> Iterator[Markup]:
             "figure",
             element("h4", title) if title else None,
             place,
-            element("script", Markup(safe_json(specification)), type="application/json"),
+            element("script", Markup(text), type="application/json"),
             element("figcaption", caption) if caption else None,
             element("details", element("summary", "Numbers"), table_markup(numbers(panel))),
             class_="wide" if any(set(row) == {letter} for row in rows) else None,
@@ -218,12 +239,6 @@ def document(title: str, style: str, body: Markup, *first: Child, **attributes: 
     return f"<!DOCTYPE html>\n{page}\n"
 
 
-def safe_json(value: Any) -> str:
-    """JSON in which nothing can end the element that holds it."""
-    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
-
-
 def own_file(name: str) -> str:
     """A style sheet or script of this folder."""
     return (files("foretrain.support.answers") / name).read_text(encoding="utf-8")
@@ -235,38 +250,6 @@ def plotly_script() -> str:
 
     script: str = get_plotlyjs()
     return script.replace("</script", "<\\/script")
-
-
-def still_picture(figure: Figure) -> Markup:
-    """A picture that needs no script."""
-    from foretrain.support.answers.matplotlib_renderer import draw
-
-    file = BytesIO()
-    draw(figure).savefig(file, format="png", dpi=110, bbox_inches="tight")
-    source = f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
-    return element(
-        "img", src=source, alt=unicode_math(figure.title or figure.caption or "Picture"), class_="still"
-    )
-
-
-_WITH_PLOTLY: list[str | None] = []  # the cells of this process's notebook that hold plotly
-
-
-def _library_once() -> str:
-    """Plotly, packed, with the first picture of a process, and again where that one's cell is run anew."""
-    cell = _notebook_cell()
-    if _WITH_PLOTLY and (cell is None or cell not in _WITH_PLOTLY):
-        return ""
-    _WITH_PLOTLY.append(cell)
-    return element("script", Markup(_packed_plotly()), type="text/plain", data_foretrain_plotly=True)
-
-
-def _notebook_cell() -> str | None:
-    """Which cell of a notebook is being run, where its program says so."""
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    parent = getattr(shell, "parent_header", None) or {}
-    cell: str | None = parent.get("metadata", {}).get("cellId")
-    return cell
 
 
 @cache
@@ -288,10 +271,3 @@ def _text(child: Child) -> str:
     if isinstance(child, str):
         return html.escape(child)
     return join(child)
-
-
-def _attribute(key: str, value: Attribute) -> str:
-    if value is None or value is False:
-        return ""
-    name = key.rstrip("_").replace("_", "-")
-    return f" {name}" if value is True else f' {name}="{html.escape(str(value))}"'

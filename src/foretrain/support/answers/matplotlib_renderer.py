@@ -34,7 +34,6 @@ from foretrain.support.errors import InputError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure as Drawing
 
 SUFFIXES = (".png", ".pdf", ".svg")
 _NAME = 40  # letters of a name at a tick
@@ -71,10 +70,20 @@ def draw(figure: Figure, ax: Axes | None = None) -> Any:
         drawing.supxlabel(figure.caption, fontsize=9, color=INK)
     drawing.draw_without_rendering()  # so that places on the paper are known
     for axis, panel in zip(axes, figure.panels):
-        if panel.x.ticks is not None:
-            _turn_crowded_names(axis)
+        if panel.x.ticks is not None:  # where names under the axis would touch each other, they are turned
+            names = [label for label in axis.get_xticklabels() if label.get_text()]
+            boxes = sorted((box.x0, box.x1) for box in (name.get_window_extent() for name in names))
+            if any(right[0] - left[1] < _NAME_GAP for left, right in pairwise(boxes)):
+                for name in names:
+                    name.set(rotation=35, ha="right", rotation_mode="anchor")
     if figure.legend:
-        _common_legend(drawing, axes)
+        entries = _legend_entries(axes)
+        for axis in axes:
+            legend = axis.get_legend()
+            if legend is not None:
+                legend.remove()
+        look: dict[str, Any] = {"loc": "outside lower center", "frameon": False, "fontsize": 9}
+        drawing.legend(entries.values(), entries.keys(), ncols=min(4, max(1, len(entries))), **look)
     else:
         for axis, panel in zip(axes, figure.panels):
             _finish_legend(axis, panel)
@@ -124,7 +133,8 @@ def _draw_panel(axes: Axes, panel: Panel, colors: Mapping[int, str]) -> None:
     axes.set_axisbelow(True)
     axes.tick_params(labelsize=9, color=FAINT)
     for which, axis in (("x", panel.x), ("y", panel.y)):
-        _set_scale(axes, which, axis)
+        options = {"linthresh": axis.threshold, "linscale": 0.3} if axis.scale == "symlog" else {}
+        getattr(axes, f"set_{which}scale")(axis.scale, **options)
     for place, mark in enumerate(panel.marks):
         _draw_mark(axes, mark, colors.get(place, INK))
     if panel.equal:
@@ -138,13 +148,16 @@ def _draw_panel(axes: Axes, panel: Panel, colors: Mapping[int, str]) -> None:
         axes.set_title(_broken(panel.title, _LETTERS * width), fontsize=11)
     if panel.caption:
         axes.set_xlabel("\n".join([panel.x.label, *wrap(panel.caption, _CAPTION)]), fontsize=10)
-    if panel.legend:
-        _add_legend(axes, panel)
-
-
-def _set_scale(axes: Axes, which: str, axis: Axis) -> None:
-    options = {"linthresh": axis.threshold, "linscale": 0.3} if axis.scale == "symlog" else {}
-    getattr(axes, f"set_{which}scale")(axis.scale, **options)
+    entries = _legend_entries([axes]) if panel.legend else {}
+    if entries:
+        look: dict[str, Any] = {"frameon": False, "fontsize": 9, "ncols": panel.legend_columns}
+        if panel.legend == "right":
+            look |= {"loc": "upper left", "bbox_to_anchor": (1.01, 1.0), "borderaxespad": 0.0}
+        elif panel.legend == "below":
+            look |= {"loc": "upper center", "bbox_to_anchor": (0.5, -0.18)}
+        else:
+            look |= {"loc": panel.legend}
+        axes.legend(entries.values(), entries.keys(), **look)
 
 
 def _set_axis(axes: Axes, which: str, axis: Axis) -> None:
@@ -188,15 +201,6 @@ def _set_axis(axes: Axes, which: str, axis: Axis) -> None:
         drawn.set_minor_formatter(NullFormatter())
 
 
-def _turn_crowded_names(axes: Axes) -> None:
-    """Where names under the axis would touch each other, they are turned."""
-    labels = [label for label in axes.get_xticklabels() if label.get_text()]
-    boxes = sorted((box.x0, box.x1) for box in (label.get_window_extent() for label in labels))
-    if any(right[0] - left[1] < _NAME_GAP for left, right in pairwise(boxes)):
-        for label in labels:
-            label.set(rotation=35, ha="right", rotation_mode="anchor")
-
-
 def _beyond(low: float, high: float, axis: Axis) -> float:
     if axis.scale == "log":
         return float(high * (high / low) ** axis.room)
@@ -227,7 +231,17 @@ def _draw_mark(axes: Axes, mark: Mark, color: str) -> None:
                     lines, fmt=lambda value: words[min(words, key=lambda v: abs(v - value))], fontsize=7
                 )
         case Region():
-            _draw_region(axes, mark, mark.color or color)
+            tone, label = mark.color or color, mark.label or None
+            look: dict[str, Any] = {"color": tone, "alpha": mark.alpha, "linewidth": 0, "label": label}
+            if mark.hatched:
+                look = {"facecolor": "#f1f1f1", "edgecolor": tone, "hatch": "////", "linewidth": 0.0}
+                look |= {"zorder": -1, "label": label}
+            if mark.x is None:
+                axes.axhspan(mark.low, mark.high, **look)
+            elif mark.low is None:
+                axes.axvspan(*mark.x, **look)
+            else:
+                axes.fill_between(mark.x, mark.low, mark.high, **look)
         case Level():
             style: dict[str, Any] = {
                 "color": mark.color,
@@ -315,19 +329,6 @@ def _edges(places: Any) -> Any:
     )
 
 
-def _draw_region(axes: Axes, mark: Region, color: str) -> None:
-    look: dict[str, Any] = {"color": color, "alpha": mark.alpha, "linewidth": 0, "label": mark.label or None}
-    if mark.hatched:
-        look = {"facecolor": "#f1f1f1", "edgecolor": color, "hatch": "////", "linewidth": 0.0, "zorder": -1}
-        look["label"] = mark.label or None
-    if mark.x is None:
-        axes.axhspan(mark.low, mark.high, **look)
-    elif mark.low is None:
-        axes.axvspan(*mark.x, **look)
-    else:
-        axes.fill_between(mark.x, mark.low, mark.high, **look)
-
-
 def _draw_note(axes: Axes, mark: Note) -> None:
     upright = {None: "center", True: "bottom", False: "top"}[mark.above]
     aside = {"left": 4, "center": 0, "right": -4}[mark.align] if not mark.fraction else 0
@@ -346,20 +347,6 @@ def _draw_note(axes: Axes, mark: Note) -> None:
     )
 
 
-def _add_legend(axes: Axes, panel: Panel) -> None:
-    entries = _legend_entries([axes])
-    if not entries:
-        return
-    look: dict[str, Any] = {"frameon": False, "fontsize": 9, "ncols": panel.legend_columns}
-    if panel.legend == "right":
-        look |= {"loc": "upper left", "bbox_to_anchor": (1.01, 1.0), "borderaxespad": 0.0}
-    elif panel.legend == "below":
-        look |= {"loc": "upper center", "bbox_to_anchor": (0.5, -0.18)}
-    else:
-        look |= {"loc": panel.legend}
-    axes.legend(entries.values(), entries.keys(), **look)
-
-
 def _finish_legend(axes: Axes, panel: Panel) -> None:
     """Where a legend inside the panel would cover data, the axis grows upwards until it does not."""
     legend = axes.get_legend()
@@ -367,14 +354,20 @@ def _finish_legend(axes: Axes, panel: Panel) -> None:
         return
     box = legend.get_window_extent()
     points = _points_on_paper(axes)
-    if not _inside(box, points) or panel.y.high is not None:
+    x, y = points.T
+    covered = (x > box.x0) & (x < box.x1) & (y > box.y0) & (y < box.y1)
+    if not covered.any() or panel.y.high is not None:
         return
     low, high = axes.get_ylim()
     share = min(0.8, 1.15 * box.height / axes.get_window_extent().height)
     room = share / (1 - share)
     grown = _beyond(low, high, Axis(scale=panel.y.scale, room=room)) if low < high else high
     axes.set_ylim(low, grown)
-    legend.set_loc("upper left" if _left_is_freer(points, axes) else "upper right")
+    # On the side where what lies highest is not; a point is covered, so that there are some.
+    middle = axes.get_window_extent().x0 + axes.get_window_extent().width / 2
+    left, right = y[x < middle], y[x >= middle]
+    left_is_freer = not len(left) or (len(right) > 0 and left.max() <= right.max())
+    legend.set_loc("upper left" if left_is_freer else "upper right")
 
 
 def _points_on_paper(axes: Axes) -> Any:
@@ -392,31 +385,6 @@ def _points_on_paper(axes: Axes) -> Any:
     ]
     every = np.concatenate([*paper, np.zeros((0, 2))])
     return every[np.isfinite(every).all(axis=1)]
-
-
-def _inside(box: Any, points: Any) -> bool:
-    inside = (
-        (points[:, 0] > box.x0) & (points[:, 0] < box.x1) & (points[:, 1] > box.y0) & (points[:, 1] < box.y1)
-    )
-    return bool(inside.any())
-
-
-def _left_is_freer(points: Any, axes: Axes) -> bool:
-    """Whether what lies highest is in the right half."""
-    if not len(points):
-        return True
-    middle = axes.get_window_extent().x0 + axes.get_window_extent().width / 2
-    left, right = points[points[:, 0] < middle, 1], points[points[:, 0] >= middle, 1]
-    return not len(left) or (len(right) > 0 and left.max() <= right.max())
-
-
-def _common_legend(drawing: Drawing, axes: list[Axes]) -> None:
-    entries = _legend_entries(axes)
-    for axis in axes:
-        if axis.get_legend() is not None:
-            axis.get_legend().remove()  # type: ignore[union-attr]
-    look: dict[str, Any] = {"loc": "outside lower center", "frameon": False, "fontsize": 9}
-    drawing.legend(entries.values(), entries.keys(), ncols=min(4, max(1, len(entries))), **look)
 
 
 def _legend_entries(axes: list[Axes]) -> dict[str, Any]:

@@ -202,14 +202,29 @@ def _add(mark: Mark, color: str, traces: list[Any], layout: dict[str, Any], pane
             traces.append(_bars(mark, mark.color or color))
         case HeatMap():
             traces.append(_heat_map(mark))
-            layout["annotations"] += _cell_texts(mark)
+            layout["annotations"] += [
+                {"x": x, "y": y, "text": html_math(text), "showarrow": False, "font": {"size": 11}}
+                for y, row in zip(mark.y, mark.texts or ())
+                for x, text in zip(mark.x, row)
+            ]
         case Contours():
             traces += [_contour(mark, level) for level in mark.levels]
             layout["annotations"] += _contour_texts(mark, panel)
         case Region():
             _add_region(mark, _named(mark.color or color), traces, layout)
         case Level():
-            layout["shapes"].append(_level(mark, panel))
+            shape: dict[str, Any] = {"type": "line", "line": _stroke(mark, _named(mark.color))}
+            name = html_math(mark.label)
+            if mark.y is None:
+                shape |= {"yref": "paper", "y0": 0, "y1": 1, "x0": mark.x, "x1": mark.x}
+                shape |= {"name": name, "showlegend": True} if name else {}
+            else:
+                shape |= {"xref": "paper", "x0": 0, "x1": 1, "y0": mark.y, "y1": mark.y}
+            if mark.y is not None and name:
+                end, side = _free_place(mark.y, panel)
+                shape["label"] = {"text": name, "textposition": end, "yanchor": side}
+                shape["label"]["font"] = {"color": "var(--muted)", "size": 12}
+            layout["shapes"].append(shape)
         case Note():
             layout["annotations"].append(_note(mark, panel))
 
@@ -218,10 +233,15 @@ def _curve(mark: Curve, color: str, panel: Panel) -> list[dict[str, Any]]:
     name, shown = html_math(mark.label), bool(mark.label)
     traces: list[dict[str, Any]] = []
     if mark.band is not None:
+        # Others shine through; the script on the page knows the names of colours with a share behind them.
+        share = 0.2 * mark.alpha
+        faint = f"{color} / {share:g}"
+        if color.startswith("#"):
+            faint = f"rgba({', '.join(str(int(color[i : i + 2], 16)) for i in (1, 3, 5))}, {share:g})"
         for values, fill in ((mark.band[0], None), (mark.band[1], "tonexty")):
             edge: dict[str, Any] = {"type": "scatter", "mode": "lines", "x": mark.x, "y": values}
             edge |= {"line": {"width": 0, "color": color}, "legendgroup": name, **_SILENT}
-            edge |= {"fill": fill, "fillcolor": _faint(color, 0.2 * mark.alpha)} if fill else {}
+            edge |= {"fill": fill, "fillcolor": faint} if fill else {}
             traces.append(edge)
     mode = {(True, True): "lines+markers", (True, False): "lines"}.get((bool(mark.dash), bool(mark.marker)))
     symbol = _SYMBOLS.get(mark.marker, "circle")
@@ -286,16 +306,6 @@ def _heat_map(mark: HeatMap) -> dict[str, Any]:
     if mark.ticks is not None:
         bar |= {"tickvals": list(mark.ticks), "ticktext": list(mark.ticks.values())}
     return trace | {"colorbar": bar}
-
-
-def _cell_texts(mark: HeatMap) -> list[dict[str, Any]]:
-    if mark.texts is None:
-        return []
-    return [
-        {"x": x, "y": y, "text": html_math(text), "showarrow": False, "font": {"size": 11}}
-        for y, row in zip(mark.y, mark.texts)
-        for x, text in zip(mark.x, row)
-    ]
 
 
 def _contour(mark: Contours, level: float) -> dict[str, Any]:
@@ -379,20 +389,6 @@ def _add_region(mark: Region, color: str, traces: list[Any], layout: dict[str, A
     layout["shapes"].append(shape | references)
 
 
-def _level(mark: Level, panel: Panel) -> dict[str, Any]:
-    shape: dict[str, Any] = {"type": "line", "line": _stroke(mark, _named(mark.color))}
-    name = html_math(mark.label)
-    if mark.y is None:
-        shape |= {"yref": "paper", "y0": 0, "y1": 1, "x0": mark.x, "x1": mark.x}
-        return shape | ({"name": name, "showlegend": True} if name else {})
-    shape |= {"xref": "paper", "x0": 0, "x1": 1, "y0": mark.y, "y1": mark.y}
-    if name:
-        end, side = _free_place(mark.y, panel)
-        shape["label"] = {"text": name, "textposition": end, "yanchor": side}
-        shape["label"]["font"] = {"color": "var(--muted)", "size": 12}
-    return shape
-
-
 def _free_place(level: float, panel: Panel) -> tuple[str, str]:
     """Where words on a level are farther from the curves, and their side: below the level only above all curves."""
     logarithmic = panel.y.scale == "log"
@@ -431,7 +427,11 @@ def _axis(axis: Axis, panel: Panel, which: str) -> dict[str, Any]:
         step = -(-len(axis.ticks) // (_FEW if which == "x" else 40))
         shown = list(axis.ticks.items())[::step]
         made["tickvals"] = [place for place, _ in shown]
-        made["ticktext"] = [_short_name(text) for _, text in shown]
+        half = _LONG // 2
+        made["ticktext"] = [
+            html_math(text if len(text) <= _LONG or "$" in text else f"{text[:half]}…{text[-half + 1 :]}")
+            for _, text in shown
+        ]
     elif axis.ticks is not None:
         made["tickvals"] = list(axis.ticks)
     elif axis.whole:
@@ -458,24 +458,12 @@ def _log_end(end: float | None, scale: str) -> float | None:
     return math.log10(end) if end is not None and scale == "log" and end > 0 else end
 
 
-def _short_name(name: str) -> str:
-    short = name if len(name) <= _LONG or "$" in name else f"{name[: _LONG // 2]}…{name[-_LONG // 2 + 1 :]}"
-    return html_math(short)
-
-
 def _stroke(mark: Curve | Contours | Level, color: str) -> dict[str, Any]:
     return {"color": color, "width": 1.3 * mark.width, "dash": _DASHES.get(mark.dash, "solid")}
 
 
 def _named(color: str) -> str:
     return _NAMES.get(color, color)
-
-
-def _faint(color: str, alpha: float) -> str:
-    """A colour that lets others shine through; the script on the page knows the names with a share behind them."""
-    if color.startswith("#"):
-        return f"rgba({', '.join(str(int(color[i : i + 2], 16)) for i in (1, 3, 5))}, {alpha:g})"
-    return f"{color} / {alpha:g}"
 
 
 def _along(mark: Curve | Bars) -> tuple[list[Any], list[Any]]:

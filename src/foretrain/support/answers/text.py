@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from itertools import groupby
 from textwrap import wrap
-from typing import Any, Literal
+from typing import Literal
 
 from foretrain.support.answers.answer import Answer, Code, Facts, Part
 from foretrain.support.answers.tables import Table
@@ -23,13 +23,23 @@ def show(answer: Answer) -> None:
     if not sys.stdout.isatty():
         print(plain(answer), end="")
         return
+    from rich.box import SIMPLE_HEAD
     from rich.console import Console
+    from rich.table import Table as RichTable
+    from rich.text import Text
 
     console = Console(highlight=False, markup=False, emoji=False)
     for part in readable(answer):
         if isinstance(part, Table):
             for block in _blocks(part, console.width):
-                console.print(_rich(block, console.width), crop=False)
+                drawn = RichTable(box=SIMPLE_HEAD)
+                columns = zip(block.headings, _widths(block, console.width), strict=True)
+                for place, (heading, width) in enumerate(columns):
+                    side: Literal["left", "right"] = "right" if block.numeric(place) else "left"
+                    drawn.add_column(heading, justify=side, header_style="bold", overflow="fold", width=width)
+                for row in block.texts():
+                    drawn.add_row(*map(Text, row))
+                console.print(drawn, crop=False)
             continue
         for line in part.split("\n"):
             # Prose is broken between words; code and columns are left to the terminal, so that they can be copied.
@@ -144,17 +154,3 @@ def _widths(table: Table, room: int) -> list[int]:
         widths[widest] -= 1
         spare[widest] -= 1
     return widths
-
-
-def _rich(table: Table, room: int) -> Any:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table as RichTable
-    from rich.text import Text
-
-    drawn = RichTable(box=SIMPLE_HEAD)
-    for place, (heading, width) in enumerate(zip(table.headings, _widths(table, room), strict=True)):
-        side: Literal["left", "right"] = "right" if table.numeric(place) else "left"
-        drawn.add_column(heading, justify=side, header_style="bold", overflow="fold", width=width)
-    for row in table.texts():
-        drawn.add_row(*map(Text, row))
-    return drawn

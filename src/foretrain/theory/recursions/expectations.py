@@ -285,19 +285,18 @@ class PairExpectations:
         values = {}
         for (key, legs), (factors, _), item in zip(places.items(), asked, found, strict=True):
             values[key] = np.asarray(item.value)
-            self._sharpen_alone(values[key], legs, factors)
+            # Entries of one input alone are one-dimensional integrals: to all digits what one input would give.
+            alone = (legs == legs[..., :1]).all(axis=-1)
+            if alone.any():
+                first, second, third, fourth = factors
+                inputs, where = np.unique(legs[alone][:, 0], return_inverse=True)
+                variance, tolerance = (
+                    self.K.diagonal()[inputs, None, None],
+                    min(self.tolerance, _ONE_DIMENSION),
+                )
+                exact = expectation([first * second * third * fourth], variance, tolerance=tolerance)
+                values[key][alone] = np.asarray(exact.value)[where]
         return values
-
-    def _sharpen_alone(self, value: Array, legs: Indices, factors: list[Factor]) -> None:
-        """Entries of one input alone are one-dimensional integrals: to all digits what one input would give."""
-        alone = (legs == legs[..., :1]).all(axis=-1)
-        if not alone.any():
-            return
-        first, second, third, fourth = factors
-        inputs, where = np.unique(legs[alone][:, 0], return_inverse=True)
-        variance, tolerance = self.K.diagonal()[inputs, None, None], min(self.tolerance, _ONE_DIMENSION)
-        exact = expectation([first * second * third * fourth], variance, tolerance=tolerance)
-        value[alone] = np.asarray(exact.value)[where]
 
 
 @dataclass(frozen=True)

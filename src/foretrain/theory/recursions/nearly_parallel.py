@@ -257,29 +257,22 @@ def _moments(activation: Activation, basis: Basis) -> _PairMoments:
     z_b = np.hypot(along, basis.second)[:, None] * radius * np.cos(theta - angle[:, None])
     s_a, s_b = derivative(activation, z_a, 0), derivative(activation, z_b, 0)
     slopes = [derivative(activation, each, 1) for each in (z_a, z_b)]
-    following, p = _next_variables(s_a, s_b, weight)
-    f = np.stack([p[0] * p[0], p[0] * p[1], p[1] * p[1], slopes[0] * slopes[1]], axis=1)
-    weighted = f * weight[:, None]
-    to_u = np.stack(list(u), axis=2)
-    left, right = (
-        np.stack([p[0] * slope * weight, p[1] * slope * weight], axis=1) @ to_u for slope in slopes
-    )
-    # 1, then the Hermite polynomials of degree two and of degree four.
-    (x, y), (x_2, y_2) = u, u**2 - 1
-    of_degree_4 = [x**4 - 6 * x_2 - 3, (x_2 - 2) * x * y, x_2 * y_2, x * y * (y_2 - 2), y**4 - 6 * y_2 - 3]
-    hermite = weighted @ np.stack([np.ones_like(x), x_2, x * y, y_2, *of_degree_4], axis=2)
-    return _PairMoments(following, hermite, weighted @ f.transpose(0, 2, 1), left, right)
-
-
-def _next_variables(s_a: Array, s_b: Array, weight: Array) -> tuple[Basis, tuple[Array, Array]]:
-    """s_a and what s_b has besides, each scaled to mean square one; the latter is zero where it is rounding."""
+    # The next variables: s_a and what s_b has besides, each scaled to mean square one; none where it is rounding.
     first = np.sqrt((weight * s_a**2).sum(axis=1))
     slope = (weight * s_a * s_b).sum(axis=1) / first**2
     rest = s_b - slope[:, None] * s_a
     second = np.sqrt((weight * rest**2).sum(axis=1))
     second[second <= _NOTHING * np.sqrt((weight * s_b**2).sum(axis=1))] = 0.0
-    size = np.where(second > 0, second, np.inf)
-    return Basis(first, slope, second), (s_a / first[:, None], rest / size[:, None])
+    p = s_a / first[:, None], rest / np.where(second > 0, second, np.inf)[:, None]
+    f = np.stack([p[0] * p[0], p[0] * p[1], p[1] * p[1], slopes[0] * slopes[1]], axis=1)
+    weighted = f * weight[:, None]
+    to_u = np.stack(list(u), axis=2)
+    left, right = (np.stack([p[0] * each * weight, p[1] * each * weight], axis=1) @ to_u for each in slopes)
+    # 1, then the Hermite polynomials of degree two and of degree four.
+    (x, y), (x_2, y_2) = u, u**2 - 1
+    of_degree_4 = [x**4 - 6 * x_2 - 3, (x_2 - 2) * x * y, x_2 * y_2, x * y * (y_2 - 2), y**4 - 6 * y_2 - 3]
+    hermite = weighted @ np.stack([np.ones_like(x), x_2, x * y, y_2, *of_degree_4], axis=2)
+    return _PairMoments(Basis(first, slope, second), hermite, weighted @ f.transpose(0, 2, 1), left, right)
 
 
 @dataclass(frozen=True)

@@ -136,7 +136,10 @@ class TangentCorrection(MetricCorrection):
             # Pairs with a kink that the inputs' own basis cannot resolve, in this layer or after the activation.
             near |= nearly_parallel(old.activation, old.K, a, b)
             near |= nearly_parallel(old.activation, old.of(0, 0), a, b)
-        where, sharp = self._near.step(old, step, self._state(), near)
+        G1 = self.correction
+        metric = np.stack([G1[self.pairs.first_twice], G1, G1[self.pairs.second_twice]], axis=1)
+        state = PairState(metric, self.blocks, self._mixed, self._cross[:, ::-1], self._tangent_correction)
+        where, sharp = self._near.step(old, step, state, near)
         correction = self._next_correction(old, step, near)
         correction[where] = sharp
         # F' = C_W^2 [<s_i s_j s'_a s'_b> Theta_ab + r <d(s_i s'_a)> <d(s_j s'_b)> F] (8.79).
@@ -145,12 +148,6 @@ class TangentCorrection(MetricCorrection):
         self._cross = step.C_W**2 * (source + step.ratio * left @ self._cross @ right.transpose(0, 2, 1))
         self._tangent_correction = correction
         super().step(old, step)
-
-    def _state(self) -> PairState:
-        """All pairs in the basis of their inputs."""
-        G1, pairs = self.correction, self.pairs
-        metric = np.stack([G1[pairs.first_twice], G1, G1[pairs.second_twice]], axis=1)
-        return PairState(metric, self.blocks, self._mixed, self._cross[:, ::-1], self._tangent_correction)
 
     def _next_correction(self, old: PairExpectations, step: Step, near: Mask) -> Array:
         """H1' = r {lambda_W S[s s] + C_W (Theta S[s' s'] + <s' s'> H1 + T' D / 2 + T' F)} + C_W_1 <s' s'> Theta.
@@ -188,11 +185,24 @@ def curvature(layer: PairExpectations, blocks: Array, order: int = 0, near: Mask
     elif near is not None and is_covered(layer.activation):
         same, left_out = are_tied(layer.K, a, b) & ~near, near
     else:
-        same = _are_one_line(layer.K, a, b, order)
+        # Tied, or at so small an angle psi that rounding would exceed what the limit psi -> 0 leaves out: of order
+        # psi^2, and psi for derivatives of the activation.
+        same = are_tied(layer.K, a, b, _NEARLY_PARALLEL[order])
+        if order and (same & ~are_tied(layer.K, a, b)).any():
+            warn_user(
+                "inputs are nearly parallel: between them H1 of an activation with kinks is good to three "
+                "digits only."
+            )
     apart = ~(same | left_out)
     result = np.zeros(len(a))
-    if apart.any():
-        result[apart] = _curvature_apart(layer, a[apart], b[apart], blocks[apart], order)
+    if apart.any():  # by partial derivatives
+        four, three, two = (layer.of(order + k, order + 4 - k) for k in (4, 3, 2))
+        i, j, v = a[apart], b[apart], blocks[apart]
+        total = four[i, j] * v[:, 0, 0] + 4 * three[i, j] * v[:, 0, 1]
+        total += two[i, j] * (2 * v[:, 0, 2] + 4 * v[:, 1, 1])
+        total += 4 * three[j, i] * v[:, 1, 2]
+        total += four[j, i] * v[:, 2, 2]
+        result[apart] = total / 8
     if smooth:
         # d^2<s^2>/dK^2 = <d^4 s^2> / 4
         s, variance = [factor(layer.activation, order + k) for k in range(5)], layer.K[a, a][same, None, None]
@@ -204,28 +214,3 @@ def curvature(layer: PairExpectations, blocks: Array, order: int = 0, near: Mask
         pivot = np.where(line.pivot_is_first, blocks[same, 0, 0], blocks[same, 2, 2])
         result[same] = 0.5 * line.bend() * pivot
     return result
-
-
-def _are_one_line(K: Array, a: Indices, b: Indices, order: int) -> NDArray[np.bool_]:
-    """Pairs of a kinked activation that are tied, or at so small an angle psi that rounding would exceed what the
-    limit psi -> 0 leaves out: of order psi^2, and psi for derivatives of the activation.
-    """
-    nearly = are_tied(K, a, b, _NEARLY_PARALLEL[order])
-    if order and (nearly & ~are_tied(K, a, b)).any():
-        warn_user(
-            "inputs are nearly parallel: between them H1 of an activation with kinks is good to three digits only."
-        )
-    return nearly
-
-
-def _curvature_apart(layer: PairExpectations, a: Indices, b: Indices, v: Array, order: int) -> Array:
-    """The same for pairs of different inputs, by partial derivatives."""
-    four, three, two = (layer.of(order + k, order + 4 - k) for k in (4, 3, 2))
-    total = (
-        four[a, b] * v[:, 0, 0]
-        + 4 * three[a, b] * v[:, 0, 1]
-        + two[a, b] * (2 * v[:, 0, 2] + 4 * v[:, 1, 1])
-        + 4 * three[b, a] * v[:, 1, 2]
-        + four[b, a] * v[:, 2, 2]
-    )
-    return np.asarray(total / 8)

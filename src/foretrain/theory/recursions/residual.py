@@ -93,11 +93,6 @@ class _Visited(NamedTuple):
     F: Array  # <s s> on pairs
     X: Side  # X = gamma^2 + C_W M (B.15) of the step from m to m + 1
 
-    @property
-    def K(self) -> Array:
-        """The kernel of the layer."""
-        return self.X.layer.K
-
 
 class _Past:
     """The layers that the neurons of the present layer remember, oldest first."""
@@ -119,7 +114,9 @@ class _Past:
         # Drop the oldest layers while their largest correlation with the present one is below ``FORGOTTEN``.
         present = np.maximum(np.diagonal(expectations.K), np.finfo(np.float64).tiny)
         memory = np.cumprod([visited.X.step.gamma for visited in reversed(self._visited)])[::-1]
-        spread = np.array([np.sqrt(np.diagonal(visited.K) / present).max() for visited in self._visited])
+        spread = np.array(
+            [np.sqrt(np.diagonal(visited.X.layer.K) / present).max() for visited in self._visited]
+        )
         remembered = np.flatnonzero(np.abs(memory) * spread >= FORGOTTEN)
         self._visited = self._visited[remembered[0] :] if remembered.size else []
         total = np.zeros((len(self._pairs), len(self._pairs)))
@@ -147,7 +144,7 @@ class _Past:
 
     def _joint_kernel(self, K: Array) -> Array:
         """Covariance of one neuron's preactivations at all remembered layers and the present one."""
-        kernels = np.stack([*(visited.K for visited in self._visited), K])
+        kernels = np.stack([*(visited.X.layer.K for visited in self._visited), K])
         gammas = np.array([1.0, *(visited.X.step.gamma for visited in self._visited)])
         layers, size = len(kernels), len(K)
         memory = np.eye(layers)
@@ -179,13 +176,10 @@ class ThreePoint:
             self._values = np.zeros_like(self._values)
             return
         X = Side(expectations, step, expectations.pairs)
-        self._values = step.gamma * (X @ self._values + step.C_W * self._linear_part(expectations))
-
-    def _linear_part(self, expectations: PairExpectations) -> Array:
-        """<z_a s_b s_c> = K_ab <s'_b s_c> + K_ac <s_b s'_c>, rows (b, c)."""
-        b, c = self._pairs.first, self._pairs.second
-        slope = expectations.of(1, 0)
-        return np.asarray(slope[b, c][:, None] * expectations.K[b] + slope[c, b][:, None] * expectations.K[c])
+        # <z_a s_b s_c> = K_ab <s'_b s_c> + K_ac <s_b s'_c>, rows (b, c).
+        b, c, K, slope = self._pairs.first, self._pairs.second, expectations.K, expectations.of(1, 0)
+        linear_part = slope[b, c][:, None] * K[b] + slope[c, b][:, None] * K[c]
+        self._values = step.gamma * (X @ self._values + step.C_W * linear_part)
 
 
 def quadratic_part(expectations: PairExpectations) -> Array:
@@ -227,7 +221,15 @@ def residual_flow(
     if K.ndim != 2 or K.shape[0] != K.shape[1]:
         raise InputError(f"the kernel of layer 1 must have shape (inputs, inputs), but has {K.shape}.")
     pairs = Pairs(len(K))
-    _guard(mlp, pairs, wanted)
+    strongest = max(map(abs, mlp.gamma))
+    remembered = np.log(FORGOTTEN) / np.log(strongest) if 0 < strongest < 1 else mlp.depth * (strongest > 0)
+    sizes = {"K": pairs.size**2, "V": len(pairs) ** 2, "three_point": pairs.size**3}
+    working = 12 * len(pairs) ** 2 * (1 + min(remembered, mlp.depth)) if "V" in wanted else 0
+    require_memory(
+        8 * (mlp.depth * sum(sizes[name] for name in wanted) + working),
+        f"{', '.join(wanted)} of {pairs.size} inputs at {mlp.depth} layers",
+        "ask for fewer inputs",
+    )
     vertex, three_point = METHODS[method](pairs), ThreePoint(pairs)
     kept: dict[str, list[Array]] = {name: [] for name in wanted}
     for index, layer in enumerate(track(mlp.layers, "layers")):
@@ -242,15 +244,3 @@ def residual_flow(
         for name, values in kept.items():
             values.append(state[name])
     return {name: np.stack(values) for name, values in kept.items()}
-
-
-def _guard(mlp: MLP, pairs: Pairs, wanted: Sequence[str]) -> None:
-    strongest = max(map(abs, mlp.gamma))
-    remembered = np.log(FORGOTTEN) / np.log(strongest) if 0 < strongest < 1 else mlp.depth * (strongest > 0)
-    sizes = {"K": pairs.size**2, "V": len(pairs) ** 2, "three_point": pairs.size**3}
-    working = 12 * len(pairs) ** 2 * (1 + min(remembered, mlp.depth)) if "V" in wanted else 0
-    require_memory(
-        8 * (mlp.depth * sum(sizes[name] for name in wanted) + working),
-        f"{', '.join(wanted)} of {pairs.size} inputs at {mlp.depth} layers",
-        "ask for fewer inputs",
-    )

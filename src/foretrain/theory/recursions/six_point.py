@@ -8,12 +8,10 @@ c_2 = <s^4> - g^2 and kappa_3 = <s^6> - 3 <s^4> g + 2 g^3; for ReLU this is (eps
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from foretrain.activations import Activation
 from foretrain.gaussian import Factor, expectation, factor, z
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.progress import track
@@ -28,16 +26,6 @@ _FEW = 512  # more kernel values than this are interpolated
 _TOLERANCE = 1e-12
 
 
-class _Cumulants(NamedTuple):
-    """Functions of the kernel at many values of it."""
-
-    slope: Array  # g'
-    bend: Array  # g''
-    second: Array  # c_2, the variance of s^2
-    second_slope: Array  # c_2'
-    third: Array  # kappa_3, the third cumulant of s^2
-
-
 def six_point_flow(mlp: MLP, first_kernel_diagonal: ArrayLike) -> Array:
     """U (L, N) at layers 1..L for each of N inputs by itself, from the diagonal of the kernel of layer 1.
 
@@ -50,7 +38,15 @@ def six_point_flow(mlp: MLP, first_kernel_diagonal: ArrayLike) -> Array:
         )
     first = _check_diagonal(first_kernel_diagonal)
     K = _kernels(mlp, first)
-    at = _cumulants(mlp.activation, K[:-1])
+    # All layers and inputs at once: K is known before V and U, so that quadrature need not go layer by layer.
+    distinct, where = np.unique(K[:-1], return_inverse=True)
+    found = np.empty((5, len(distinct)))
+    functions, tabled = CumulantFunctions(mlp.activation), (distinct > 0) & (len(distinct) > _FEW)
+    if not tabled.all():
+        found[:, ~tabled] = functions.at(distinct[~tabled])
+    if tabled.any():
+        found[:, tabled] = functions.interpolated(distinct[tabled])
+    at = found[:, where.ravel()].reshape(5, *K[:-1].shape)
     V, U = np.zeros_like(K), np.zeros_like(K)
     for index, layer in enumerate(mlp.layers[1:], start=1):
         slope, bend, second, second_slope, third = (values[index - 1] for values in at)
@@ -114,20 +110,8 @@ def _kernels(mlp: MLP, first: Array) -> Array:
     return K
 
 
-def _cumulants(activation: Activation, K: Array) -> _Cumulants:
-    """All layers and inputs at once: K is known before V and U, so that quadrature need not go layer by layer."""
-    distinct, where = np.unique(K, return_inverse=True)
-    found = np.empty((len(_Cumulants._fields), len(distinct)))
-    functions, tabled = CumulantFunctions(activation), (distinct > 0) & (len(distinct) > _FEW)
-    if not tabled.all():
-        found[:, ~tabled] = functions.at(distinct[~tabled])
-    if tabled.any():
-        found[:, tabled] = functions.interpolated(distinct[tabled])
-    return _Cumulants(*found[:, where.ravel()].reshape(-1, *K.shape))
-
-
 class CumulantFunctions(Tabulated):
-    """The functions in the order of :class:`_Cumulants`."""
+    """g', g'', the variance c_2 of s^2, c_2' and the third cumulant kappa_3 of s^2, at many values of the kernel."""
 
     def at(self, K: Array) -> list[Array]:
         """Values at an array of kernel values K >= 0."""
