@@ -239,7 +239,8 @@ def fields_dataset(values: Mapping[str, Any]) -> xarray.Dataset:
 
 def dataset_tables(data: xarray.Dataset, most_columns: int = 12) -> Iterator[Table]:
     """A dataset as tables: single numbers in one, then one for every dimension and one for every matrix."""
-    words = {key: _with_unit(key, data[key]) for key in data.data_vars}
+    units = {key: values.attrs.get("units", "") for key, values in data.data_vars.items()}
+    words = {key: str(key).replace("_", " ") + (f" ({unit})" if unit else "") for key, unit in units.items()}
     single = [(words[key], data[key].item()) for key in data.data_vars if data[key].ndim == 0]
     single += [
         (str(key).replace("_", " "), value)
@@ -309,11 +310,6 @@ def dataset_figure(data: xarray.Dataset, title: str = "") -> Figure:
         panel.note(0.5, 0.5, "no numbers to draw", align="center", fraction=True)
     figure.panels = figure.panels[:_PANELS]
     return figure
-
-
-def _with_unit(key: Any, values: xarray.DataArray) -> str:
-    units = values.attrs.get("units", "")
-    return str(key).replace("_", " ") + (f" ({units})" if units else "")
 
 
 def _with_errors(name: str, value: Any) -> dict[str, Any]:
