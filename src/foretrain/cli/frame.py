@@ -10,8 +10,8 @@ import inspect
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin
@@ -118,10 +118,16 @@ def _with_options(command: Command, spelling: Mapping[str, str]) -> Callable[...
     added = [item.replace(kind=item.KEYWORD_ONLY) for item in all_added if item.name in offered]
     parameters = [_as_option(item) for item in (*own.parameters.values(), *added)]
 
+    def show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+        marked = message.message if isinstance(message, ForetrainWarning) else str(message)
+        text = on_the_command_line(marked, spelling)
+        print(f"foretrain: warning: {' '.join(text.split())}", file=sys.stderr)
+
     def entry(**values: Any) -> int:
         options = _Options(**{name: values.pop(name) for name in offered})
         try:
-            with _warnings_in_one_line(spelling):
+            with warnings.catch_warnings():
+                warnings.showwarning = show_warning
                 return _perform(command, values, options)
         except BrokenPipeError:
             raise
@@ -145,18 +151,6 @@ def _as_option(item: inspect.Parameter) -> inspect.Parameter:
     option = typer.Option(f"--{item.name.replace('_', '-')}", help=about[0])
     annotation: Any = Annotated
     return item.replace(annotation=annotation[kind, option])
-
-
-@contextmanager
-def _warnings_in_one_line(options: Mapping[str, str]) -> Iterator[None]:
-    def show(message: Warning | str, *_: Any, **__: Any) -> None:
-        marked = message.message if isinstance(message, ForetrainWarning) else str(message)
-        text = on_the_command_line(marked, options)
-        print(f"foretrain: warning: {' '.join(text.split())}", file=sys.stderr)
-
-    with warnings.catch_warnings():
-        warnings.showwarning = show
-        yield
 
 
 def _perform(command: Command, values: Mapping[str, Any], options: _Options) -> int:

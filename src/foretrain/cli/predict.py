@@ -58,7 +58,17 @@ def task_from(path: Path | None, loss: str | None, *, one_hot: bool, bayes: bool
         if chosen == "cross_entropy" or one_hot:
             raise InputError("the example has no classes: give a data file whose y holds whole numbers.")
         return _example(_TRAINED[1::2], _TESTED[10:51:2]) if few else _example(_TRAINED, _TESTED)
-    data, origin = _with_tests(load_data(path), path)
+    data = load_data(path)
+    if data.x_test is None:  # there is nothing to predict, so every fifth sample is kept for it
+        held, count = np.arange(len(data.x)) % _HELD_OUT == _HELD_OUT - 1, len(data.x)
+        if not held.any():
+            raise InputError(
+                f"{path} has no x_test and too few samples to hold some out: add the inputs to predict."
+            )
+        data = Data(data.x[~held], data.y[~held], data.x[held], data.y[held])
+        origin = f"{len(data.x)} of {count} samples of {path}; every fifth is held out to be predicted"
+    else:
+        origin = f"{len(data.x)} training and {len(data.x_test)} test inputs of {path}"
     assert data.x_test is not None
     x, x_test = (np.asarray(rows.reshape(len(rows), -1), dtype=np.float64) for rows in (data.x, data.x_test))
     if data.y.dtype.kind in "biu" and data.y.size == len(data.y):
@@ -72,22 +82,6 @@ def task_from(path: Path | None, loss: str | None, *, one_hot: bool, bayes: bool
     y = data.y.reshape(len(x), -1)
     y_test = None if data.y_test is None else data.y_test.reshape(len(x_test), -1)
     return Task(x, y, x_test, y_test, "squared_error", y.shape[1], origin)
-
-
-def _with_tests(data: Data, path: Path) -> tuple[Data, str]:
-    """The data and what they are; where there is nothing to predict, every fifth sample is kept for it."""
-    if data.x_test is not None:
-        return data, f"{len(data.x)} training and {len(data.x_test)} test inputs of {path}"
-    held = np.arange(len(data.x)) % _HELD_OUT == _HELD_OUT - 1
-    if not held.any():
-        raise InputError(
-            f"{path} has no x_test and too few samples to hold some out: add the inputs to predict."
-        )
-    parts = Data(data.x[~held], data.y[~held], data.x[held], data.y[held])
-    return (
-        parts,
-        f"{len(parts.x)} of {len(data.x)} samples of {path}; every fifth is held out to be predicted",
-    )
 
 
 def _classes(task: Task, chosen: str | None, *, one_hot: bool, bayes: bool) -> Task:

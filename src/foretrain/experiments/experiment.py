@@ -157,7 +157,9 @@ class Experiment:
         ``plan`` is run in place of that of the scale: ``dataclasses.replace(experiment.plans["quick"], draws=100)``.
         ``keep`` is a folder for the finished parts of a resumable experiment: a second run goes on from them.
         """
-        own = self._own_plan(scale)
+        if scale not in tuple(Scale):
+            raise InputError(f"scale {scale!r} is not known: choose 'quick' or 'paper'.")
+        own = self.plans[scale]
         identity: dict[str, str | int] = {"experiment": self.name, "scale": str(scale), "seed": seed}
         if plan is None:
             plan = own
@@ -179,8 +181,3 @@ class Experiment:
             return self.load()(plan, seed, parts)
         finally:
             parts.close()
-
-    def _own_plan(self, scale: Scale | str) -> Any:
-        if scale not in tuple(Scale):
-            raise InputError(f"scale {scale!r} is not known: choose 'quick' or 'paper'.")
-        return self.plans[scale]

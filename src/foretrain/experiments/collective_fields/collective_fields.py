@@ -16,11 +16,12 @@ import numpy as np
 import xarray
 
 from foretrain.experiments.judgements import claim_row, sampled
+from foretrain.experiments.networks import he_normal
 from foretrain.experiments.pictures import coloured
 from foretrain.experiments.registry import Result, Row, plans
 from foretrain.support.answers import INK, PALETTE, Axis, Figure, log
 from foretrain.support.progress import track
-from foretrain.support.seeds import Seed, integer, spawn
+from foretrain.support.seeds import Seed, spawn, torch_generator
 from foretrain.theory.architecture import FloatArray
 
 if TYPE_CHECKING:
@@ -54,10 +55,8 @@ def collective_fields(plan: Plan, seed: int) -> Result:
     cases, depths = list(zip(DEPTHS, seeds, strict=True)), xarray.Variable("depth", list(DEPTHS))
     steps = xarray.concat([_steps(plan, *case) for case in track(cases, "depths")], depths)
     courses = []
-    for (
-        depth,
-        own,
-    ) in cases:  # loss and share of every layer in the trace of the kernel while a network learns
+    for depth, own in cases:
+        # Loss and share of every layer in the trace of the kernel while a network learns.
         model, x, y = _network(plan, depth, spawn(own, 1)[0])
         rate = 0.1 * _largest_rate(model, x)
         record = record_fields(model, x, y, plan.steps, rate, every=plan.every, readout="mean")
@@ -87,18 +86,12 @@ def collective_fields(plan: Plan, seed: int) -> Result:
 def _network(plan: Plan, depth: int, seed: Seed) -> tuple[torch.nn.Sequential, torch.Tensor, torch.Tensor]:
     """A ReLU network without biases, read by its mean (9), inputs, and targets that are positive like outputs."""
     import torch
-    from torch import nn
 
-    source = torch.Generator().manual_seed(integer(seed))
-    layers: list[nn.Module] = []
-    for _ in range(depth):
-        linear = nn.Linear(plan.width, plan.width, bias=False, dtype=torch.float64)
-        with torch.no_grad():
-            linear.weight.normal_(0.0, (2 / plan.width) ** 0.5, generator=source)
-        layers += [linear, nn.ReLU()]
+    source = torch_generator(seed)
+    body = he_normal("ReLU", [plan.width] * (depth + 1), source)
     x = torch.randn(plan.inputs, plan.width, dtype=torch.float64, generator=source)
     y = 0.5 + 0.4 * torch.sin(2 * x[:, :1])
-    return nn.Sequential(*layers), x, y
+    return torch.nn.Sequential(*body, torch.nn.ReLU()), x, y
 
 
 def _largest_rate(model: torch.nn.Sequential, x: torch.Tensor) -> float:

@@ -9,15 +9,14 @@ trained weights get heavy tails, as section 10.3 conjectures: an experiment, not
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 import xarray
 
 from foretrain.experiments.judgements import claim_row, computed_row
+from foretrain.experiments.networks import he_normal
 from foretrain.experiments.pictures import coloured
 from foretrain.experiments.registry import Result, Row, plans
 from foretrain.support.answers import BLUE, INK, Axis, Figure, log
@@ -29,11 +28,12 @@ if TYPE_CHECKING:
     from foretrain.empirical.fields import Fields
 
 
-_NETWORKS = {  # widths, whether there are biases
-    "relu, unequal widths": ("ReLU", (4, 9, 6, 5, 1), False),
-    "relu, biases, three outputs": ("ReLU", (4, 7, 8, 3), True),
-    "tanh, biases": ("Tanh", (4, 10, 7, 1), True),
-    "gelu, three outputs": ("GELU", (4, 8, 8, 8, 3), False),
+_BIASES = 0.3  # their deviation
+_NETWORKS = {  # activation, widths, biases
+    "relu, unequal widths": ("ReLU", (4, 9, 6, 5, 1), None),
+    "relu, biases, three outputs": ("ReLU", (4, 7, 8, 3), _BIASES),
+    "tanh, biases": ("Tanh", (4, 10, 7, 1), _BIASES),
+    "gelu, three outputs": ("GELU", (4, 8, 8, 8, 3), None),
 }
 _EXACT = 1e-11
 _STEPS = 2.0 ** -np.arange(8.0, 15.0)
@@ -83,22 +83,6 @@ def weight_metrics(plan: Plan, seed: int) -> Result:
     return Result(verdict, tuple(rows), data, _draw)
 
 
-def _network(kind: str, widths: Sequence[int], biases: bool, seed: Seed) -> torch.nn.Sequential:
-    """Layers with normal weights of variance 2 / fan-in; the last is linear."""
-    import torch
-    from torch import nn
-
-    source, layers = torch_generator(seed), list[nn.Module]()
-    for fan_in, width in pairwise(widths):
-        linear = nn.Linear(fan_in, width, bias=biases, dtype=torch.float64)
-        with torch.no_grad():
-            linear.weight.normal_(0.0, (2 / fan_in) ** 0.5, generator=source)
-            if biases:
-                linear.bias.normal_(0.0, 0.3, generator=source)
-        layers += [linear, getattr(nn, kind)()]
-    return nn.Sequential(*layers[:-1])
-
-
 def _inputs(count: int, width: int, seed: Seed) -> torch.Tensor:
     import torch
 
@@ -113,7 +97,8 @@ def _structure(name: str, seed: Seed) -> dict[str, float]:
 
     first, second = spawn(seed, 2)
     kind, widths, biases = _NETWORKS[name]
-    model, x = _network(kind, widths, biases, first), _inputs(6, widths[0], second)
+    model = he_normal(kind, widths, torch_generator(first), biases=biases)
+    x = _inputs(6, widths[0], second)
     # The tangent kernel by automatic gradients: (inputs, inputs, outputs, outputs).
     rows = [
         torch.cat(
@@ -148,7 +133,7 @@ def _watching(seed: Seed) -> xarray.Dataset:
     from foretrain.empirical.fields import fields
 
     first, second, third = spawn(seed, 3)
-    model = _network("Tanh", (4, 24, 24, 1), True, first)
+    model = he_normal("Tanh", (4, 24, 24, 1), torch_generator(first), biases=_BIASES)
     x, watched = _inputs(8, 4, second), _inputs(5, 4, third)
     y = torch.sin(2 * x[:, :1])
     found, before = fields(model, x), model(watched).detach()
@@ -180,7 +165,7 @@ def _learning(plan: Plan, seed: Seed) -> xarray.Dataset:
 
     first, second, third = spawn(seed, 3)
     widths = [plan.width] * (plan.hidden + 1)
-    body = _network("ReLU", widths, False, first)
+    body = he_normal("ReLU", widths, torch_generator(first))
     model, x = torch.nn.Sequential(*body, torch.nn.ReLU()), _inputs(plan.inputs, plan.width, second)
     y = 0.5 + 0.4 * torch.sin(2 * x[:, :1])
     largest = float(fields(model, x, readout="mean").kernel_spectrum.sel(part="total").max())

@@ -106,10 +106,22 @@ def moment(width: int, depth: int, order: int) -> float:
 
 def deep_linear_vertex(plan: Plan, seed: int) -> Result:
     """κ_2 against (l−1)/n for several widths: a straight line first (3.28), an exponential later (3.56)."""
-    tasks = track(with_seeds(plan.networks, seed), "deep linear networks")
-    measured = [_measured_vertex(network, own) for network, own in tasks]
-    curves = []
-    for network in plan.networks:
+    measured, curves = [], []
+    for network, own in track(with_seeds(plan.networks, seed), "deep linear networks"):
+        # κ_2 of layers 2..L from the variance of the last metric over real networks.
+        layers = list(range(2, network.depth + 1))
+        networks = real_networks(network.depth, network.width, network.draws, own)
+        correlator = connected_correlator(networks, "1122", layers=layers)
+        values = {
+            "theory": vertex(network.width, layers),
+            "measured": correlator.value.values.ravel(),
+            "standard_error": correlator.standard_error.values.ravel(),
+            "draws": [network.draws] * len(layers),
+        }
+        places = {"width": ("point", [network.width] * len(layers)), "layer": ("point", layers)}
+        points = {name: ("point", each) for name, each in values.items()}
+        measured.append(xarray.Dataset(points, places))
+        # The exact curve goes on to deeper networks.
         layers = list(range(2, int(_LARGEST_RATIO * network.width) + 2))
         curve, width = vertex(network.width, layers), ("curve_point", [network.width] * len(layers))
         places = {"curve_width": width, "curve_layer": ("curve_point", layers)}
@@ -127,22 +139,6 @@ def deep_linear_vertex(plan: Plan, seed: int) -> Result:
         f"at (l−1)/n = {_LARGEST_RATIO:g} the straight line is short by a factor {shortfall:.0f}."
     )
     return Result(verdict, tuple(rows), data, _vertex_figure)
-
-
-def _measured_vertex(network: Network, seed: Seed) -> xarray.Dataset:
-    """κ_2 of layers 2..L from the variance of the last metric over real networks."""
-    layers = list(range(2, network.depth + 1))
-    networks = real_networks(network.depth, network.width, network.draws, seed)
-    correlator = connected_correlator(networks, "1122", layers=layers)
-    return xarray.Dataset(
-        {
-            "theory": ("point", vertex(network.width, layers)),
-            "measured": ("point", correlator.value.values.ravel()),
-            "standard_error": ("point", correlator.standard_error.values.ravel()),
-            "draws": ("point", [network.draws] * len(layers)),
-        },
-        coords={"width": ("point", [network.width] * len(layers)), "layer": ("point", layers)},
-    )
 
 
 def _vertex_limit(ratios: FloatArray) -> FloatArray:
@@ -244,8 +240,16 @@ def _scaling_figure(data: xarray.Dataset) -> Figure:
 
 def log_variance(plan: Plan, seed: int) -> Result:
     """Histogram of log R over real networks, with N(−r, 2r) and the exact mean and variance."""
-    tasks = track(with_seeds(plan.networks, seed), "deep linear networks")
-    cases = [_measured_log_variance(network, own) for network, own in tasks]
+    cases = []
+    for network, own in track(with_seeds(plan.networks, seed), "deep linear networks"):
+        ensemble = real_networks(network.depth, network.width, network.draws, own)
+        metrics = [chunk[network.depth].ravel() for chunk in ensemble.metrics([network.depth])]
+        exact = linear.DeepLinear.critical([network.width] * network.depth)
+        law = linear.log_variance_statistics(exact, _G0).sel(layer=network.depth)
+        values = {name: float(law[name]) for name in ("mean", "variance")}
+        places = {"draw": range(network.draws), "width": network.width, "depth": network.depth}
+        drawn = {"log_R": ("draw", np.log(np.concatenate(metrics)))}
+        cases.append(xarray.Dataset({**drawn, **values}, places))
     data = xarray.concat(cases, "case", join="outer")
     rows = tuple(
         row for case in range(len(cases)) for row in _log_variance_rows(data.isel(case=case), 2 * len(cases))
@@ -257,21 +261,6 @@ def log_variance(plan: Plan, seed: int) -> Result:
         f"{'do not agree' if any(row.agrees is False for row in rows) else 'agree'} with the exact theory."
     )
     return Result(verdict, rows, data, _log_variance_figure)
-
-
-def _measured_log_variance(network: Network, seed: Seed) -> xarray.Dataset:
-    ensemble = real_networks(network.depth, network.width, network.draws, seed)
-    metrics = [chunk[network.depth].ravel() for chunk in ensemble.metrics([network.depth])]
-    exact = linear.DeepLinear.critical([network.width] * network.depth)
-    law = linear.log_variance_statistics(exact, _G0).sel(layer=network.depth)
-    return xarray.Dataset(
-        {
-            "log_R": ("draw", np.log(np.concatenate(metrics))),
-            "mean": float(law["mean"]),
-            "variance": float(law["variance"]),
-        },
-        coords={"draw": range(network.draws), "width": network.width, "depth": network.depth},
-    )
 
 
 def _log_variance_rows(case: xarray.Dataset, tested: int) -> list[Row]:

@@ -46,7 +46,18 @@ PLANS = plans(
 
 def exploding_gradients(plan: Plan, seed: int) -> Result:
     """Mean squares of gradients layer by layer, on and off criticality, and shares of the tangent kernel."""
-    parts = [_measured(case, plan, own) for case, own in track(with_seeds(_CASES, seed), "networks")]
+    parts = []
+    for case, source in track(with_seeds(_CASES, seed), "networks"):
+        values, errors = [], []
+        for (width, draws), own in with_seeds(plan.draws.items(), source):
+            norms = gradient_squares(_network(case, width), draws, own)
+            values.append(norms.mean(axis=0))
+            errors.append(np.maximum(norms.std(axis=0, ddof=1) / np.sqrt(draws), 1e-15))
+        # E |dz/db|^2 by layer: the bias terms of (9.28) at rates one.
+        mlp = _network(case, 1)
+        theory = np.asarray(contributions(mlp, diagonal(mlp, _X).factors)[:, 0, 0])
+        every = np.arange(1, _DEPTH + 1)
+        parts.append(limits(list(plan.draws), values, errors, theory, "layer", every).drop_vars("z"))
     data = xarray.concat(parts, xarray.Variable("case", list(_CASES)))
     layers, rows = (1, _DEPTH // 2), []
     bound = largest_score_allowed(len(_CASES) * len(layers))
@@ -88,20 +99,6 @@ def gradient_squares(mlp: MLP, draws: int, seed: np.random.SeedSequence) -> Floa
         fields = networks.sensitivities(trace, torch.ones_like(trace.output))[::-1]
         found.append(np.stack([field.square().sum(dim=(1, 2)).numpy() for field in fields], axis=1))
     return np.concatenate(found)
-
-
-def _measured(case: str, plan: Plan, seed: np.random.SeedSequence) -> xarray.Dataset:
-    """The same of real networks by width, and the limit of infinite width."""
-    values, errors = [], []
-    for (width, draws), own in with_seeds(plan.draws.items(), seed):
-        norms = gradient_squares(_network(case, width), draws, own)
-        values.append(norms.mean(axis=0))
-        errors.append(np.maximum(norms.std(axis=0, ddof=1) / np.sqrt(draws), 1e-15))
-    # E |dz/db|^2 by layer: the bias terms of (9.28) at rates one.
-    mlp = _network(case, 1)
-    theory = np.asarray(contributions(mlp, diagonal(mlp, _X).factors)[:, 0, 0])
-    layers = np.arange(1, _DEPTH + 1)
-    return limits(list(plan.draws), values, errors, theory, "layer", layers).drop_vars("z")
 
 
 def _figure(data: xarray.Dataset) -> Figure:

@@ -246,13 +246,7 @@ def _figure(data: xarray.Dataset) -> Figure:
         ends += [theory.min(), theory.max()]
     ends = [min(ends), max(ends)]
     panel.curve(ends, ends, "-", "", FAINT, width=1)
-    _add_variance(figure, data)
-    _add_kernel(figure, data, present)
-    return figure
-
-
-def _add_variance(figure: Figure, data: xarray.Dataset) -> None:
-    """z-scores of the kernel's variance part at every width: no extrapolation, no fit."""
+    # z-scores of the kernel's variance part at every width: no extrapolation, no fit.
     title = "kernel's variance part, at each width (band: 2 s.e.)"
     x = log("n", ticks=data["width"].values)
     y = Axis("(measured − theory) / standard error", low=-4.0, high=5.6)
@@ -265,6 +259,8 @@ def _add_variance(figure: Figure, data: xarray.Dataset) -> None:
         for column, name in enumerate(score["entry"].values):
             label = "" if column else case.removesuffix(", descent at 1.2")
             panel.curve(places, score.sel(entry=name), "o", label, color, hollow=column > 0)
+    _add_kernel(figure, data, present)
+    return figure
 
 
 def _add_interaction(figure: Figure, title: str, cases: Sequence[xarray.Dataset]) -> None:

@@ -9,8 +9,9 @@ then networks are trained on two moons by each rule, beside the loss that the fr
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xarray as xr
@@ -18,6 +19,7 @@ import xarray as xr
 from foretrain.compare.judging.agreement import largest_score_allowed
 from foretrain.experiments.effective_theory.width_limits import infinite_width
 from foretrain.experiments.judgements import agreeing, computed_row, limit_row
+from foretrain.experiments.networks import descend
 from foretrain.experiments.registry import Result, Row, plans
 from foretrain.support.answers import BLUE, ORANGE, RED, Axis, Figure, labelled, log
 from foretrain.support.progress import track
@@ -198,15 +200,14 @@ def _train_all(
         for run, own in enumerate(track(seeds, f"training, {rule}")):
             network = build(mlp, seed=own)
             optimizer = torch.optim.SGD(parameter_groups(network, mlp, eta=eta))
-            for step in range(plan.steps + 1):
-                optimizer.zero_grad()
-                loss = 0.5 * ((network(x) - target) ** 2).sum()
-                losses[run, step] = loss.item()
-                if step < plan.steps:
-                    loss.backward()
-                    optimizer.step()
+            half = partial(_half_of_squares, network, x, target)
+            losses[run] = descend(optimizer, half, plan.steps + 1)
         found.append((losses, _kernel_losses(mlp, X, y, eta, plan.steps)))
     return found
+
+
+def _half_of_squares(network: Network, x: torch.Tensor, target: torch.Tensor) -> Any:
+    return 0.5 * ((network(x) - target) ** 2).sum()
 
 
 def _kernel_losses(mlp: MLP, X: FloatArray, y: FloatArray, eta: float, steps: int) -> FloatArray:

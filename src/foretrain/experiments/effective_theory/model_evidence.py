@@ -68,7 +68,18 @@ PLANS = plans(quick=Plan(200_000, 61), paper=Plan(3_000_000, 301))
 
 def model_evidence(plan: Plan, seed: int) -> Result:
     """Evidence by depth and C_W against published numbers, where it is largest, and random networks."""
-    data = xr.merge([*_scans(plan.points), _weighted(plan.draws, seed)])
+    # Curves over C_W for the picture and for the places of their maxima.
+    weights = {"relu": np.linspace(1.7, 2.3, plan.points), "tanh": np.linspace(0.9, 3.0, plan.points)}
+    parts = [
+        _single(name, values).rename(C_W=f"{name}_C_W").to_dataset(name=name)
+        for name, values in weights.items()
+    ]
+    pairs = {"similar": _SIMILAR, "dissimilar": _DISSIMILAR}
+    for name, targets in track(pairs.items(), "targets", total=len(pairs)):
+        found = _pair(targets, np.linspace(1.2, 3.0, plan.points)).isel(C_b=0, depth=0, drop=True)
+        kept = {"log_evidence": name, "profiled_log_evidence": f"{name}_profiled"}
+        parts.append(found[list(kept)].rename({"C_W": "pair_C_W", **kept}))
+    data = xr.merge([*(part.drop_attrs() for part in parts), _weighted(plan.draws, seed)])
     rows = (*_published_rows(), *_best_rows(data), *_network_rows(data))
     good = all(row.agrees is not False for row in rows if not row.disputed)
     best = float(data.relu.sel(depth=50).idxmax("relu_C_W"))
@@ -88,21 +99,6 @@ def _single(name: str, C_W: tuple[float, ...] | FloatArray) -> xr.DataArray:
 def _pair(targets: tuple[float, float], C_W: tuple[float, ...] | FloatArray) -> xr.Dataset:
     """Log evidence of two similar inputs by C_W, as it is and with the best output scale."""
     return bayes.evidence_scan(MLP("tanh", _PAIR_DEPTH, 1, C_b=_PAIR_BIAS), _PAIR, list(targets), C_W=C_W)
-
-
-def _scans(points: int) -> list[xr.Dataset]:
-    """Curves over C_W for the picture and for the places of their maxima."""
-    weights = {"relu": np.linspace(1.7, 2.3, points), "tanh": np.linspace(0.9, 3.0, points)}
-    parts = [
-        _single(name, values).rename(C_W=f"{name}_C_W").to_dataset(name=name)
-        for name, values in weights.items()
-    ]
-    pairs = {"similar": _SIMILAR, "dissimilar": _DISSIMILAR}
-    for name, targets in track(pairs.items(), "targets", total=len(pairs)):
-        found = _pair(targets, np.linspace(1.2, 3.0, points)).isel(C_b=0, depth=0, drop=True)
-        kept = {"log_evidence": name, "profiled_log_evidence": f"{name}_profiled"}
-        parts.append(found[list(kept)].rename({"C_W": "pair_C_W", **kept}))
-    return [part.drop_attrs() for part in parts]
 
 
 def _published_rows() -> list[Row]:

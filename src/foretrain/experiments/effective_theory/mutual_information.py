@@ -204,7 +204,28 @@ def _figure(data: xr.Dataset) -> Figure:
     title = "Information between neurons of a layer: the truncated series and the truth"
     figure = Figure(title, size=(17.0, 5.0))
     for m in _GROUPS:
-        _add_spreads(figure, data.sel(neurons=m), m)
+        # Information over nu r, for so many neurons on either side.
+        own = data.sel(neurons=m)
+        y, turn, top = own.spread.values, turning_point(m, m), 1.25 * float(own.exact.max())
+        panel = figure.panel(
+            f"{m} and {m} neurons" if m > 1 else "two neurons",
+            x=Axis(r"$\nu r$,  $r$ = hidden layers over width", low=0, high=y[-1]),
+            y=Axis("nats", low=-0.2 * top, high=top),
+            legend="best" if m == 1 else "",
+        )
+        panel.curve(y, own.exact, "-", "exact, scale-invariant, deep and wide", INK, width=2.4)
+        good = own.printed.values >= 0
+        panel.curve(y[good], own.printed[good], "-", "series (A.71)", RED, width=2)
+        panel.curve(y[~good], own.printed[~good], ":", "(A.71), negative: invalid", RED, width=1.4)
+        panel.curve(y, own.complete, "--", "with all terms of third order", RED, width=1.1)
+        for name, marker, color in (("linear", "s", GREEN), ("relu", "o", BLUE), ("tanh", "^", ORANGE)):
+            at = own.isel(network=own.activation.values == name)
+            label = f"random {name} networks, n = {int(at.width[0])}"
+            error = 2 * at.measured_error
+            panel.curve(at.reached, at.measured, marker, label, color, error=error, size=6, hollow=True)
+        panel.curve([turn, turn], [-0.2 * top, 0.3 * top], "--", "", FAINT, width=1.2)
+        panel.note(turn, -0.17 * top, r"$r^*$", size=11)
+        panel.level(y=0)
     title = f"tanh networks of width {_TANH_WIDTH}: no maximum"
     across = Axis("layer", low=0, high=max(_TANH) + 1)
     panel = figure.panel(title, x=across, y=Axis("nats", low=-0.15, high=1.0))
@@ -217,27 +238,3 @@ def _figure(data: xr.Dataset) -> Figure:
     panel.legend_entry("o", "reference", hollow=True)
     panel.level(y=0)
     return figure
-
-
-def _add_spreads(figure: Figure, data: xr.Dataset, m: int) -> None:
-    """Information over nu r, for so many neurons on either side."""
-    y, turn, top = data.spread.values, turning_point(m, m), 1.25 * float(data.exact.max())
-    panel = figure.panel(
-        f"{m} and {m} neurons" if m > 1 else "two neurons",
-        x=Axis(r"$\nu r$,  $r$ = hidden layers over width", low=0, high=y[-1]),
-        y=Axis("nats", low=-0.2 * top, high=top),
-        legend="best" if m == 1 else "",
-    )
-    panel.curve(y, data.exact, "-", "exact, scale-invariant, deep and wide", INK, width=2.4)
-    good = data.printed.values >= 0
-    panel.curve(y[good], data.printed[good], "-", "series (A.71)", RED, width=2)
-    panel.curve(y[~good], data.printed[~good], ":", "(A.71), negative: invalid", RED, width=1.4)
-    panel.curve(y, data.complete, "--", "with all terms of third order", RED, width=1.1)
-    for name, marker, color in (("linear", "s", GREEN), ("relu", "o", BLUE), ("tanh", "^", ORANGE)):
-        own = data.isel(network=data.activation.values == name)
-        label = f"random {name} networks, n = {int(own.width[0])}"
-        error = 2 * own.measured_error
-        panel.curve(own.reached, own.measured, marker, label, color, error=error, size=6, hollow=True)
-    panel.curve([turn, turn], [-0.2 * top, 0.3 * top], "--", "", FAINT, width=1.2)
-    panel.note(turn, -0.17 * top, r"$r^*$", size=11)
-    panel.level(y=0)

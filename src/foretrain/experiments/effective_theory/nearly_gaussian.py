@@ -51,13 +51,28 @@ PLANS = plans(quick=Plan(8_000_000), paper=Plan(100_000_000))
 
 def nearly_gaussian(plan: Plan, seed: int) -> Result:
     """First-order correlators against exact integrals and samples, and the range in which they hold."""
-    data = xr.merge([_one_variable(), _series(), _hierarchy(), _correlators(plan.draws, seed)])
+    found = []  # exact kappa_2, kappa_4, kappa_6 with a quartic coupling epsilon and a sextic one epsilon^2
+    for epsilon in _EPSILONS:
+        action = EvenAction([[1.0]], {4: epsilon, 6: np.full((1,) * 6, epsilon**2)})
+        found.append(cumulants.even_cumulants_from_moments(exact_moments(action, (2, 4, 6))))
+    places = {"epsilon": _EPSILONS, "points": [2, 4, 6]}
+    hierarchy = xr.Dataset({"cumulant": (("epsilon", "points"), np.abs(np.array(found)))}, places)
+    data = xr.merge([_one_variable(), _series(), hierarchy, _correlators(plan.draws, seed)])
     # The coupling at which the first order of the connected four-point is wrong by a tenth of the exact value.
     one = data.sel(quantity=_QUANTITIES[2])
     wrong = np.abs(one.first_order / one.exact - 1).values
     broken = float(np.exp(np.interp(np.log(_TENTH), np.log(wrong), np.log(data.coupling.values))))
     title = f"g at which first order is wrong by a tenth: {_QUANTITIES[2]}"
-    rows = (*_power_rows(data), *_sample_rows(data), _inverse_row(), Row(title, "none published", broken))
+    last = Row(title, "none published", broken)
+    errors = []  # from exact correlators back to the coupling: the error is of second order
+    for g in _HALVED[-2:]:
+        moments = exact_moments(QuarticAction([[1.0]], g), (2, 4))
+        second, fourth = cumulants.even_cumulants_from_moments(moments)
+        inverse = QuarticAction.from_correlators([[second]], np.full((1,) * 4, fourth))
+        errors.append(abs(inverse.coupling.item() - g))
+    title = "coupling from measured correlators: power of g in the error"
+    back = computed_row(title, 2.0, math.log2(errors[0] / errors[1]), 0.1)
+    rows = (*_power_rows(data), *_sample_rows(data), back, last)
     good = all(row.agrees is not False for row in rows)
     verdict = (
         f"First-order correlators {'agree' if good else 'do NOT agree'} with exact integrals and samples up to "
@@ -123,18 +138,6 @@ def _power_rows(data: xr.Dataset) -> list[Row]:
     return rows
 
 
-def _inverse_row() -> Row:
-    """From exact correlators back to the coupling: the error is of second order."""
-    errors = []
-    for g in _HALVED[-2:]:
-        moments = exact_moments(QuarticAction([[1.0]], g), (2, 4))
-        second, fourth = cumulants.even_cumulants_from_moments(moments)
-        found = QuarticAction.from_correlators([[second]], np.full((1,) * 4, fourth))
-        errors.append(abs(found.coupling.item() - g))
-    title = "coupling from measured correlators: power of g in the error"
-    return computed_row(title, 2.0, math.log2(errors[0] / errors[1]), 0.1)
-
-
 def _series() -> xr.Dataset:
     """Relative error of Z = sum_k (-g/24)^k (4k-1)!! / k! cut off at each order."""
     orders = np.arange(_ORDERS + 1)
@@ -143,18 +146,6 @@ def _series() -> xr.Dataset:
     return xr.Dataset(
         {"series_error": (("series_coupling", "order"), np.stack(errors))},
         coords={"series_coupling": list(_SERIES), "order": orders},
-    )
-
-
-def _hierarchy() -> xr.Dataset:
-    """Exact kappa_2, kappa_4, kappa_6 with a quartic coupling epsilon and a sextic one epsilon^2."""
-    found = []
-    for epsilon in _EPSILONS:
-        action = EvenAction([[1.0]], {4: epsilon, 6: np.full((1,) * 6, epsilon**2)})
-        found.append(cumulants.even_cumulants_from_moments(exact_moments(action, (2, 4, 6))))
-    return xr.Dataset(
-        {"cumulant": (("epsilon", "points"), np.abs(np.array(found)))},
-        coords={"epsilon": _EPSILONS, "points": [2, 4, 6]},
     )
 
 
@@ -169,7 +160,19 @@ def _correlators(draws: int, seed: Seed) -> xr.Dataset:
     """Two-points and connected four-points of three variables: exact, first order, and from accepted samples."""
     action = _example(_STRENGTH)
     labels, exact, first, gaussian = _exact_correlators(action)
-    values = _sample_correlators(action, draws, seed)
+    # The same in each of some batches; Gaussian draws are accepted with probability exp(-V z^4 / 24).
+    source, root, found = generator(seed), np.linalg.cholesky(action.K), []
+    for _ in track(range(_BATCHES), "samples"):
+        z = source.normal(size=(draws // _BATCHES, 3)) @ root.T
+        extra = action.value(z) - 0.5 * np.einsum("pi,ij,pj->p", z, np.linalg.inv(action.K), z)
+        kept = z[source.random(len(z)) < np.exp(-extra)]
+        two = kept.T @ kept / len(kept)
+        four = []
+        for a, b, c, d in _FOURS:
+            product = two[a, b] * two[c, d] + two[a, c] * two[b, d] + two[a, d] * two[b, c]
+            four.append(float((kept[:, a] * kept[:, b] * kept[:, c] * kept[:, d]).mean() - product))
+        found.append([*(two[pair] for pair in _PAIRS), *four])
+    values = np.array(found)
     mean, error = values.mean(axis=0), values.std(axis=0, ddof=1) / math.sqrt(_BATCHES)
     score = (mean - exact) / error
     columns = {"sampled": mean, "standard_error": error, "integrated": exact, "perturbed": first}
@@ -189,23 +192,6 @@ def _exact_correlators(action: QuarticAction) -> tuple[list[str], FloatArray, Fl
     first = np.array([*(two[pair] for pair in _PAIRS), *(connected[indices] for indices in _FOURS)])
     gaussian = np.array([*(action.K[pair] for pair in _PAIRS), *np.zeros(len(_FOURS))])
     return labels, exact, first, gaussian
-
-
-def _sample_correlators(action: QuarticAction, draws: int, seed: Seed) -> FloatArray:
-    """The same correlators in each of some batches; Gaussian draws are accepted with probability exp(-V z^4 / 24)."""
-    source, root = generator(seed), np.linalg.cholesky(action.K)
-    found = []
-    for _ in track(range(_BATCHES), "samples"):
-        z = source.normal(size=(draws // _BATCHES, 3)) @ root.T
-        extra = action.value(z) - 0.5 * np.einsum("pi,ij,pj->p", z, np.linalg.inv(action.K), z)
-        kept = z[source.random(len(z)) < np.exp(-extra)]
-        two = kept.T @ kept / len(kept)
-        four = []
-        for a, b, c, d in _FOURS:
-            product = two[a, b] * two[c, d] + two[a, c] * two[b, d] + two[a, d] * two[b, c]
-            four.append(float((kept[:, a] * kept[:, b] * kept[:, c] * kept[:, d]).mean() - product))
-        found.append([*(two[pair] for pair in _PAIRS), *four])
-    return np.array(found)
 
 
 def _sample_rows(data: xr.Dataset) -> list[Row]:

@@ -203,37 +203,33 @@ def _figure(data: xr.Dataset) -> Figure:
     title = "Really trained networks beside the prediction at infinite width"
     figure = Figure(title, columns=3, size=(16, 9))
     line, digits = (task_of(data, name) for name in ("function", "digits"))
-    for add in (add_bands, _add_scaled, add_sizes):
-        add(figure, line, "Function of an angle: ")
-    for add in (add_outputs, _add_histogram, add_sizes):
-        add(figure, digits, "Digits 3 and 8: ")
-    return figure
-
-
-def _add_scaled(figure: Figure, data: xr.Dataset, heading: str) -> None:
-    """n times the deviation of the mean over the input: one curve for all widths if it falls as 1/n."""
-    label, trained, x, order = positions(data)
+    heading = "Function of an angle: "
+    add_bands(figure, line, heading)
+    # n times the deviation of the mean over the input: one curve for all widths if it falls as 1/n.
+    label, trained, x, order = positions(line)
     deviation, title = "n × (mean of networks − prediction)", f"{heading}the deviation, times the width"
     panel = figure.panel(title, x=label, y=deviation, legend_columns=3)
     panel.level(y=0)
-    scaled, errors = (means_of(data, f"scaled_deviation{end}")[:, order] for end in ("", "_error"))
-    for color, width, values, error in zip(PALETTE, data.width.values, scaled, errors):
+    scaled, errors = (means_of(line, f"scaled_deviation{end}")[:, order] for end in ("", "_error"))
+    for color, width, values, error in zip(PALETTE, line.width.values, scaled, errors):
         panel.curve(x, values, "o-", f"n = {width}", color, size=3, width=1)
         panel.curve(x, values, "", "", color, error=error, alpha=0.4)
     panel.curve(trained, np.zeros_like(trained), "s", "", INK, size=6)
-
-
-def _add_histogram(figure: Figure, data: xr.Dataset, heading: str) -> None:
-    """Outputs of single networks in units of the predicted spread around the predicted mean."""
-    outputs = data.network_output.values
-    spread = np.sqrt(np.diagonal(data.predicted_covariance.values))
-    scores = ((outputs - data.predicted_mean.values[:, 0]) / spread).ravel()
-    right = float(np.mean(outputs * data.network_target.values > 0))
+    add_sizes(figure, line, heading)
+    heading = "Digits 3 and 8: "
+    add_outputs(figure, digits, heading)
+    # Outputs of single networks in units of the predicted spread around the predicted mean.
+    outputs = digits.network_output.values
+    spread = np.sqrt(np.diagonal(digits.predicted_covariance.values))
+    scores = ((outputs - digits.predicted_mean.values[:, 0]) / spread).ravel()
+    right = float(np.mean(outputs * digits.network_target.values > 0))
     axis, title = "(output − predicted mean) / predicted σ", f"{heading}spread over networks"
     panel = figure.panel(title, x=axis, y="density")
     label = (
-        f"networks of width {data.attrs['shown_width']}:\nmean {scores.mean():+.3f}, σ {scores.std():.3f}\n"
+        f"networks of width {digits.attrs['shown_width']}:\nmean {scores.mean():+.3f}, σ {scores.std():.3f}\n"
     )
     panel.histogram(scores, np.linspace(-4, 4, 41), f"{label}accuracy {right:.1%}", SKY)
     grid = np.linspace(-4, 4, 201)
     panel.curve(grid, np.exp(-(grid**2) / 2) / np.sqrt(2 * np.pi), "-", "Gaussian", INK)
+    add_sizes(figure, digits, heading)
+    return figure

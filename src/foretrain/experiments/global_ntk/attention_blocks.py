@@ -12,12 +12,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import xarray
 
 from foretrain.experiments.judgements import Sampled, sampled
+from foretrain.experiments.networks import descend
 from foretrain.experiments.parts import Parts
 from foretrain.support.answers import labelled
 from foretrain.support.progress import track
@@ -117,8 +118,7 @@ def measured(
     found = {}
     for cell in track(list(dict.fromkeys(cells)), "settings of the attention block"):
         name = f"{cell.name} {' '.join(quantities)}"
-        measure = partial(_measure, cell, quantities, draws, seed)
-        part = parts.get(name, measure)
+        part = parts.get(name, partial(_measure, cell, quantities, draws, seed))
         found[cell] = {str(name): np.asarray(part[name].values, dtype=float) for name in part.data_vars}
     return found
 
@@ -270,14 +270,10 @@ def _run(cell: Cell, steps: int, seed: Seed) -> tuple[FloatArray, float]:
     x, y = task.batch(_TRAINING, for_inputs)
     block = cell.block(for_weights, for_features)
     optimizer = torch.optim.SGD(block.parameters(), _RATE)
-    losses = np.empty(steps + 1)
-    for step in range(steps + 1):
-        optimizer.zero_grad()
-        loss = (block(x) - y).square().mean() / y.square().mean()
-        losses[step] = loss.item()
-        if step < steps:
-            loss.backward()
-            optimizer.step()
+
+    def loss(x: Tensor, y: Tensor) -> Any:
+        return (block(x) - y).square().mean() / y.square().mean()
+
+    losses = descend(optimizer, lambda: loss(x, y), steps)
     with torch.no_grad():
-        x, y = task.batch(_FRESH, for_fresh)
-        return losses, float((block(x) - y).square().mean() / y.square().mean())
+        return np.append(losses, loss(x, y).item()), float(loss(*task.batch(_FRESH, for_fresh)))

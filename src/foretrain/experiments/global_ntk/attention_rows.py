@@ -73,8 +73,21 @@ def width_rows(data: xarray.Dataset) -> tuple[Row, ...]:
     rows.append(Row("n_in = 8: rank in space: power of n_mlp", "above 0", *whole, None, note))
     values = data.mlp_spatial_by_mlp.values
     rows += _follows("n_in = 8: rank in space of the MLP's states", "n_mlp", mlp, values)
+    # Heads, against what n_in or the width does to the same rank.
+    alone = data.temporal_of_one_input.values
+    rows.append(_hardly("n_in = 1: rank in time over heads", alone, by_input["temporal"], "n_in"))
+    found: dict[str, list[Row]] = {name: [] for name in _CALLED}
+    for n_in in data.n_in.values.tolist():
+        by_width = spread(data.spatial.sel(n_in=n_in).values)
+        for name, own in found.items():
+            other, than = (by_width, "n_attn") if name == "spatial" else (by_input[name], "n_in")
+            values = data[f"{name}_by_heads"].sel(n_in=n_in).values
+            own.append(_hardly(f"n_in = {n_in}: {_CALLED[name]} over heads", values, other, than))
+    rows += found["temporal"]
+    for name in ("spatial", "total"):
+        rows += _where_it_appears(found[name], data.n_in.values.tolist())
     words = f"n_in numbers at every step, n_attn units of the attention, n_mlp of the MLP; {_IN_SPACE}; {_IN_TIME}"
-    return _with_words([*rows, *_heads(data, by_input)], words)
+    return _with_words(rows, words)
 
 
 def fourier_rows(data: xarray.Dataset) -> tuple[Row, ...]:
@@ -163,22 +176,6 @@ def _other_readings(data: xarray.Dataset) -> Iterator[Row]:
     yield from _follows(name, "n_in", data.n_in.values.tolist(), alone.values, note)
     last = sampled(alone.isel(n_in=-1).values)
     yield Row(f"{name}, largest n_in", "of the order of n_x = 10", *last)
-
-
-def _heads(data: xarray.Dataset, by_input: dict[str, Sampled]) -> Iterator[Row]:
-    """Heads, against what n_in or the width does to the same rank."""
-    alone = data.temporal_of_one_input.values
-    yield _hardly("n_in = 1: rank in time over heads", alone, by_input["temporal"], "n_in")
-    found: dict[str, list[Row]] = {name: [] for name in _CALLED}
-    for n_in in data.n_in.values.tolist():
-        by_width = spread(data.spatial.sel(n_in=n_in).values)
-        for name, rows in found.items():
-            other, than = (by_width, "n_attn") if name == "spatial" else (by_input[name], "n_in")
-            values = data[f"{name}_by_heads"].sel(n_in=n_in).values
-            rows.append(_hardly(f"n_in = {n_in}: {_CALLED[name]} over heads", values, other, than))
-    yield from found["temporal"]
-    for name in ("spatial", "total"):
-        yield from _where_it_appears(found[name], data.n_in.values.tolist())
 
 
 def _where_it_appears(rows: Sequence[Row], n_in: Sequence[int]) -> Iterator[Row]:

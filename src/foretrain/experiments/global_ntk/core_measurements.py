@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import xarray
 
+from foretrain.experiments.networks import descend
 from foretrain.theory.architecture import FloatArray
 
 if TYPE_CHECKING:
@@ -163,13 +164,7 @@ def learned(model: Recurrent, x: torch.Tensor, target: torch.Tensor, eta: float,
 
     wanted = model(x).detach()[..., 0] + target.to(x)
     optimizer = torch.optim.SGD([value for value in model.parameters() if value.requires_grad], lr=eta)
-    losses = np.empty(steps + 1)
-    for step in range(steps + 1):
-        optimizer.zero_grad()
-        loss = 0.5 * (model(x)[..., 0] - wanted).square().sum()
-        losses[step] = loss.item()
-        loss.backward()
-        optimizer.step()
+    losses = descend(optimizer, lambda: 0.5 * (model(x)[..., 0] - wanted).square().sum(), steps + 1)
     return np.asarray(losses / losses[0])
 
 

@@ -313,11 +313,19 @@ def _draw(data: xarray.Dataset) -> Figure:
     """Trajectories for 0, 1 and 2 added points, attractors and Lyapunov exponents against the gain."""
     title = f"Added fixed points of h ← W tanh(h), {data.attrs['units']} units, k = {SIZE}"
     figure = Figure(title, columns=3, size=(13, 11.5))
-    for family in FAMILIES:
-        for added in range(3):
-            _draw_trajectories(
-                figure, data.trajectory.sel(family=family).isel(shown_added=added).values, family, added
-            )
+    for family, added in product(FAMILIES, range(3)):
+        paths = data.trajectory.sel(family=family).isel(shown_added=added).values
+        strength, reach = _SHOWN_GAIN[family], 1.15 * max(1.1, float(np.abs(paths[:, 10:]).max()))
+        rests = " (never rests)" if not added and strength > 1 else ""
+        title = f"{_TYPESET[family]}, gain {strength:g}: {added} added{rests}"
+        axes = (Axis(f"along point {number}", low=-reach, high=reach) for number in (1, 2))
+        legend = "best" if added == 1 and family == "signs" else ""
+        panel = figure.panel(title, *axes, equal=True, legend=legend)
+        for path in paths:
+            panel.curve(path[:, 0], path[:, 1], "-", "", _COLORS[added], width=0.7, alpha=0.45)
+        points = np.array([[1, 0], [-1, 0], [0, 1], [0, -1]])[: 2 * added]
+        panel.curve(points[:, 0], points[:, 1], "x", "added points", INK, size=9)
+        panel.curve(paths[:, -1, 0], paths[:, -1, 1], "o", f"after {paths.shape[1] - 1} steps", RED)
     gain = r"gain: spectral radius of $W_\perp$"
     for family, name in _TYPESET.items():
         panel = figure.panel(f"{name}: attractors", gain, Axis("attractors found", low=-0.4))
@@ -339,17 +347,3 @@ def _draw(data: xarray.Dataset) -> Figure:
         panel.curve(data.gain, mean, style, label, color, error=spread, hollow=True)
     panel.level(y=0)
     return figure
-
-
-def _draw_trajectories(figure: Figure, paths: FloatArray, family: str, added: int) -> None:
-    gain, reach = _SHOWN_GAIN[family], 1.15 * max(1.1, float(np.abs(paths[:, 10:]).max()))
-    rests = " (never rests)" if not added and gain > 1 else ""
-    title = f"{_TYPESET[family]}, gain {gain:g}: {added} added{rests}"
-    axes = (Axis(f"along point {number}", low=-reach, high=reach) for number in (1, 2))
-    legend = "best" if added == 1 and family == "signs" else ""
-    panel = figure.panel(title, *axes, equal=True, legend=legend)
-    for path in paths:
-        panel.curve(path[:, 0], path[:, 1], "-", "", _COLORS[added], width=0.7, alpha=0.45)
-    points = np.array([[1, 0], [-1, 0], [0, 1], [0, -1]])[: 2 * added]
-    panel.curve(points[:, 0], points[:, 1], "x", "added points", INK, size=9)
-    panel.curve(paths[:, -1, 0], paths[:, -1, 1], "o", f"after {paths.shape[1] - 1} steps", RED)

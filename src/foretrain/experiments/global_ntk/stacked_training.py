@@ -62,19 +62,14 @@ class Training:
             if step in self.rated:
                 rates.append(mode_rates(cell, networks, x, vectors))
             if step < max(self.looks):
-                self._step(cell, networks, own)
+                angles = self.task.angles(self.batch, own)
+                misfit = outputs(cell, networks, self.task.inputs(angles)) - self.task.targets(angles)
+                loss = misfit.square().mean((1, 2, 3)).sum()
+                gradients = torch.autograd.grad(loss, list(networks.values()))
+                with torch.no_grad():
+                    for parameter, gradient in zip(networks.values(), gradients):
+                        parameter -= self.lr * gradient
         return Course(np.stack(left, -1), np.stack(rates, -1))
-
-    def _step(self, cell: Cell, networks: Stack, seed: np.random.SeedSequence) -> None:
-        import torch
-
-        angles = self.task.angles(self.batch, seed)
-        misfit = outputs(cell, networks, self.task.inputs(angles)) - self.task.targets(angles)
-        loss = misfit.square().mean((1, 2, 3)).sum()
-        gradients = torch.autograd.grad(loss, list(networks.values()))
-        with torch.no_grad():
-            for parameter, gradient in zip(networks.values(), gradients):
-                parameter -= self.lr * gradient
 
 
 def stacked(models: Sequence[nn.Module]) -> Stack:

@@ -11,12 +11,13 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import xarray
 
 from foretrain.experiments.global_ntk.student_teacher_trends import gain_sweep, input_sweep, table, verdict
+from foretrain.experiments.networks import descend
 from foretrain.experiments.pictures import draw_means
 from foretrain.experiments.registry import Result, plans
 from foretrain.support import answers
@@ -125,6 +126,8 @@ def student_teacher_ranks(plan: Plan, seed: int, parts: Parts) -> Result:
 
 def _part(point: _Point, plan: Plan, seed: np.random.SeedSequence) -> xarray.Dataset:
     """Everything about one student; students of one seed share their teacher, their inputs and their draws."""
+    import torch
+
     from foretrain.training.tasks.student_teacher import StudentTeacher
 
     drawing, training, measuring = spawn(seed, 3)
@@ -135,7 +138,15 @@ def _part(point: _Point, plan: Plan, seed: np.random.SeedSequence) -> xarray.Dat
     losses = np.full(plan.steps, np.nan)
     after = {name: np.full_like(values, np.nan) for name, values in before.items()}
     if point.is_trained:
-        losses = _train(task, student, plan, training)
+        source = generator(training)
+
+        def loss() -> Any:
+            """Every step of gradient descent sees new samples."""
+            x, y = task.batch(plan.batch, source)
+            return (student(x) - y).square().mean()
+
+        trained = [parameter for parameter in student.parameters() if parameter.requires_grad]
+        losses = descend(torch.optim.SGD(trained, lr=_RATE), loss, plan.steps)
         after = _measured(task, student, plan, measuring)
     views = ("moment", "view", "definition")
     dims = {"rank": views, "rank_error": views, "modes": views[:2], "growth": views[:1]}
@@ -144,25 +155,6 @@ def _part(point: _Point, plan: Plan, seed: np.random.SeedSequence) -> xarray.Dat
         | {"loss": ("step", losses)},
         coords={"moment": list(_MOMENTS), "view": list(_VIEWS), "definition": list(_DEFINITIONS)},
     )
-
-
-def _train(
-    task: StudentTeacher, student: VanillaNetwork, plan: Plan, seed: np.random.SeedSequence
-) -> FloatArray:
-    """Losses before every step of gradient descent, which sees new samples each time."""
-    import torch
-
-    trained = [parameter for parameter in student.parameters() if parameter.requires_grad]
-    optimizer, source = torch.optim.SGD(trained, lr=_RATE), generator(seed)
-    losses = np.empty(plan.steps)
-    for step in range(plan.steps):
-        x, y = task.batch(plan.batch, source)
-        loss = (student(x) - y).square().mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses[step] = loss.item()
-    return losses
 
 
 def _measured(

@@ -9,13 +9,13 @@ corollary 12 as printed holds on its diagonal alone.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 import xarray
 
 from foretrain.experiments.judgements import claim_row, computed_row, sampled
+from foretrain.experiments.networks import he_normal
 from foretrain.experiments.registry import Result, Row, plans
 from foretrain.support.answers import PALETTE, Figure, log
 from foretrain.support.progress import track
@@ -27,8 +27,14 @@ if TYPE_CHECKING:
 
 _LAYERS = (5, 12, 12, 12, 1)
 _DEPTH = len(_LAYERS) - 1
-_NAMES = ("identity", "relu", "tanh", "gelu", "softplus")
-_CLASSES = dict(zip(_NAMES, ("A", "A, almost everywhere", "B, q = 3", "C, q = 2", "D"), strict=True))
+_CLASSES = {
+    "identity": "A",
+    "relu": "A, almost everywhere",
+    "tanh": "B, q = 3",
+    "gelu": "C, q = 2",
+    "softplus": "D",
+}
+_MODULES = dict(zip(_CLASSES, ("Identity", "ReLU", "Tanh", "GELU", "Softplus"), strict=True))
 _ORDERS = {"tanh": 3, "gelu": 2}
 _SIZES = (0.02, 0.01)  # of all layers, between which powers are read
 _POWER_ERROR = 0.05
@@ -83,19 +89,8 @@ def imbalance_identity(plan: Plan, seed: int) -> Result:
 
 
 def _network(name: str, size: float, seed: Seed) -> torch.nn.Sequential:
-    """He-normal layers without biases, times a factor."""
-    import torch
-    from torch import nn
-
-    functions = dict(zip(_NAMES, (nn.Identity, nn.ReLU, nn.Tanh, nn.GELU, nn.Softplus), strict=True))
-    source = torch_generator(seed)
-    layers: list[nn.Module] = []
-    for inputs, outputs in pairwise(_LAYERS):
-        layer = nn.Linear(inputs, outputs, bias=False, dtype=torch.float64)
-        with torch.no_grad():
-            layer.weight.normal_(0.0, size * (2 / inputs) ** 0.5, generator=source)
-        layers += [layer, functions[name]()]
-    return nn.Sequential(*layers[:-1])
+    """Layers without biases, times a factor."""
+    return he_normal(_MODULES[name], _LAYERS, torch_generator(seed), size)
 
 
 def _samples(count: int, seed: Seed) -> tuple[torch.Tensor, torch.Tensor]:

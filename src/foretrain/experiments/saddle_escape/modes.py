@@ -362,7 +362,17 @@ def _draw(data: xarray.Dataset) -> Figure:
     for block, style in zip(data.block.values.tolist(), ("-", "--", ":")):
         turned.legend_entry(style, f"block {block}")
     _draw_times(figure, data)
-    _draw_order(figure, data)
+    # Colour: who is first in the exact flow; words in the cell: whether the law says so too.
+    ratio, law = np.log10(data.time_ratio.values), data.rate_ratio.values > 1
+    reach = min(1.5, float(np.abs(ratio).max()))
+    depths, strengths = ([f"{each:g}" for each in data[dim].values] for dim in ("critical_depth", "strength"))
+    x = names_axis(depths, "critical depth of mode 2 (mode 1: 4)")
+    y = names_axis(strengths, r"strength $\beta_2$ ($\beta_1 = 1$)")
+    right = np.where(law == (ratio > 0), "right", "WRONG")
+    texts = [[f"law: {2 if second else 1}\n{word}" for second, word in zip(*row)] for row in zip(law, right)]
+    label = r"log$_{10}$ time of mode 1 / mode 2 (blue: 1 first)"
+    panel = figure.panel("Which of two modes is first? (law: by Γ)", x, y)
+    panel.heat_map(ratio, label=label, diverging=True, low=-reach, high=reach, texts=texts)
     return figure
 
 
@@ -389,17 +399,3 @@ def _draw_times(figure: Figure, data: xarray.Dataset) -> None:
     colors = PALETTE[: shares.size]
     panel.bars(shares.channel.values, shares, color=colors, horizontal=True, texts=texts)
     panel.level(x=0, color=INK)
-
-
-def _draw_order(figure: Figure, data: xarray.Dataset) -> None:
-    """Colour: who is first in the exact flow; words in the cell: whether the law says so too."""
-    ratio, law = np.log10(data.time_ratio.values), data.rate_ratio.values > 1
-    reach = min(1.5, float(np.abs(ratio).max()))
-    depths, strengths = ([f"{each:g}" for each in data[dim].values] for dim in ("critical_depth", "strength"))
-    x = names_axis(depths, "critical depth of mode 2 (mode 1: 4)")
-    y = names_axis(strengths, r"strength $\beta_2$ ($\beta_1 = 1$)")
-    right = np.where(law == (ratio > 0), "right", "WRONG")
-    texts = [[f"law: {2 if second else 1}\n{word}" for second, word in zip(*row)] for row in zip(law, right)]
-    label = r"log$_{10}$ time of mode 1 / mode 2 (blue: 1 first)"
-    panel = figure.panel("Which of two modes is first? (law: by Γ)", x, y)
-    panel.heat_map(ratio, label=label, diverging=True, low=-reach, high=reach, texts=texts)

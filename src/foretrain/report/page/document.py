@@ -69,8 +69,15 @@ def page(patients: Sequence[Patient], title: str = "") -> str:
     heading = title or (patients[0].name if len(patients) == 1 else _TITLE)
     chapters = [(f"network-{number}", one, sections_of(one)) for number, one in enumerate(patients, 1)]
     scripts = (plotly_script(), own_file("pictures.js"), _own("behaviour.js"))
+    # Only these scripts run, and nothing is fetched from anywhere.
+    hashes = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
+    allowed = " ".join(f"'sha256-{value}'" for value in hashes)
+    policy = (
+        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:; "
+        "base-uri 'none'; form-action 'none'"
+    )
     first = (
-        element("meta", http_equiv="Content-Security-Policy", content=_policy(scripts)),
+        element("meta", http_equiv="Content-Security-Policy", content=policy),
         element("meta", name="color-scheme", content="light dark"),
         element("link", rel="icon", href="data:,"),
         element("noscript", element("style", Markup(_WITHOUT_SCRIPTS))),
@@ -102,23 +109,16 @@ def _main(chapters: Sequence[Chapter]) -> Markup:
     notice = element("noscript", element("p", still, class_="notice"))
     verdicts = [verdict(patient, f"#{place}") for place, patient, _ in chapters]
     top = element("section", verdicts, class_="summary", aria_label="Summary") if len(chapters) > 1 else None
-    return element("main", notice, top, [_chapter(*one) for one in chapters], id="content", tabindex=-1)
-
-
-def _chapter(place: str, patient: Patient, sections: Sequence[Answer]) -> Markup:
-    return element(
-        "article",
-        element("h2", patient.name),
-        verdict(patient),
-        part_markup(facts(patient)),
-        [
+    articles = []
+    for place, patient, sections in chapters:
+        parts = [
             element("section", body_of(one, still=False), id=_section_place(place, one), aria_label=one.title)
             for one in sections
-        ],
-        class_="patient",
-        id=place,
-        aria_label=patient.name,
-    )
+        ]
+        head = (element("h2", patient.name), verdict(patient), part_markup(facts(patient)))
+        names = {"class_": "patient", "id": place, "aria_label": patient.name}
+        articles.append(element("article", *head, parts, **names))
+    return element("main", notice, top, articles, id="content", tabindex=-1)
 
 
 def _contents(chapters: Sequence[Chapter]) -> Markup:
@@ -137,13 +137,3 @@ def _section_place(place: str, section: Answer) -> str:
 
 def _own(name: str) -> str:
     return (files("foretrain.report.page") / name).read_text(encoding="utf-8")
-
-
-def _policy(scripts: Sequence[str]) -> str:
-    """Only these scripts run, and nothing is fetched from anywhere."""
-    hashes = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
-    allowed = " ".join(f"'sha256-{value}'" for value in hashes)
-    return (
-        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:; "
-        "base-uri 'none'; form-action 'none'"
-    )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from foretrain.report.page.patient import Patient
 from foretrain.report.page.signals import COLOURS, DASHES, FEW_FACTOR, add_losses, short_names, three_digits
@@ -28,8 +27,6 @@ from foretrain.support.answers.formulas import number_text
 
 if TYPE_CHECKING:
     import xarray
-
-Array = NDArray[np.float64]
 
 _NEGLIGIBLE = 1e-12  # of the largest eigenvalue: rounding errors
 _MOST_CURVES = 5
@@ -65,7 +62,20 @@ def spectra(patient: Patient) -> Answer | None:
     figure = Figure(columns=2)
     _add_eigenvalues(figure, data)
     if "left" in data and "step" in data.coords:
-        _add_error_left(figure, data)
+        steps, left = data["step"].values, data["left"].values
+        said = [
+            f"{words} is gone after {number_text(data[name])} steps"
+            for name, words in (("half_steps", "half of it"), ("ninety_steps", "nine tenths"))
+            if name in data and np.isfinite(float(data[name]))
+        ]
+        said.append(f"after {number_text(steps[-1])} steps {number_text(100 * left[-1])} % are left")
+        panel = figure.panel(
+            "How the error would shrink",
+            x=log("step"),
+            y=Axis("share of the error", low=0.0),
+            caption=f"With this kernel and the recommended rate, {'; '.join(said)}.",
+        )
+        panel.curve(steps, left, color=BLUE)
     lead = (
         "Descent learns every eigenmode at the speed of its eigenvalue; error in small ones stays for long."
     )
@@ -98,38 +108,11 @@ def _add_eigenvalues(figure: Figure, data: xarray.Dataset) -> None:
     panel.curve(modes, reached, "-", "in all modes up to this one", BLUE)
 
 
-def _add_error_left(figure: Figure, data: xarray.Dataset) -> None:
-    steps, left = data["step"].values, data["left"].values
-    said = [
-        f"{words} is gone after {number_text(data[name])} steps"
-        for name, words in (("half_steps", "half of it"), ("ninety_steps", "nine tenths"))
-        if name in data and np.isfinite(float(data[name]))
-    ]
-    said.append(f"after {number_text(steps[-1])} steps {number_text(100 * left[-1])} % are left")
-    panel = figure.panel(
-        "How the error would shrink",
-        x=log("step"),
-        y=Axis("share of the error", low=0.0),
-        caption=f"With this kernel and the recommended rate, {'; '.join(said)}.",
-    )
-    panel.curve(steps, left, color=BLUE)
-
-
 def modes(patient: Patient) -> Answer | None:
     """What is left of every mode over the steps, its half-time, and the modes as pictures."""
     data = patient.data("modes", "share", "half_time", "left")
     if data is None:
         return None
-    parts: list[Part] = [_mode_table(data), _mode_courses(data)]
-    if "picture" in data:
-        parts.append(_mode_pictures(data))
-    lead = (
-        "The target taken apart into modes; each is learned at its own speed, if the kernel stays as it is."
-    )
-    return Answer(lead, parts, title="Modes of the target")
-
-
-def _mode_table(data: xarray.Dataset) -> Table:
     columns: list[Column | str] = ["Mode", Column("Share of the target", unit="%"), "Half-time in steps"]
     cells: list[list[Any]] = [_mode_names(data)]
     cells += [three_digits(100 * data["share"].values), three_digits(data["half_time"].values)]
@@ -140,7 +123,14 @@ def _mode_table(data: xarray.Dataset) -> Table:
     if "picture" in data:
         columns.append("Largest at")
         cells.append(_largest(data))
-    return Table(columns, list(zip(*cells, strict=True)), "How fast every mode is learned")
+    table = Table(columns, list(zip(*cells, strict=True)), "How fast every mode is learned")
+    parts: list[Part] = [table, _mode_courses(data)]
+    if "picture" in data:
+        parts.append(_mode_pictures(data))
+    lead = (
+        "The target taken apart into modes; each is learned at its own speed, if the kernel stays as it is."
+    )
+    return Answer(lead, parts, title="Modes of the target")
 
 
 def _mode_courses(data: xarray.Dataset) -> Figure:
@@ -228,9 +218,28 @@ def states(patient: Patient) -> Answer | None:
     wide, figure = Figure(), Figure(columns=2)
     _add_courses(wide, data)
     if "temporal_gram" in data:
-        _add_temporal_kernel(figure, data["temporal_gram"].values)
+        gram = data["temporal_gram"].values
+        diagonal = np.diagonal(gram)
+        panel = figure.panel(
+            "Temporal kernel of the states",
+            x="step",
+            y=Axis("step", reverse=True),
+            caption="How a change at one step goes with changes at another. States change most at step "
+            f"{int(np.argmax(diagonal))}, least at step {int(np.argmin(diagonal))}, by a factor of "
+            f"{number_text(diagonal.max() / max(diagonal.min(), 1e-300))}.",
+        )
+        panel.heat_map(gram, label="kernel", diverging=bool(gram.min() < -1e-6 * np.abs(gram).max()))
     if "temporal_share" in data:
-        _add_temporal_spectrum(figure, data)
+        shares, effective = data["temporal_share"].values, data.attrs.get("temporal_rank")
+        rank = f" The effective rank over time is {number_text(effective)}." if effective is not None else ""
+        panel = figure.panel(
+            "Temporal spectrum",
+            x=Axis("temporal eigenmode", whole=True),
+            y=log("share of the trace"),
+            caption=f"The first eigenmode carries {number_text(100 * shares[0])} % of the kernel over time, the "
+            f"first three {number_text(100 * shares[:3].sum())} %.{rank}",
+        )
+        panel.curve(np.arange(1, len(shares) + 1), shares, "o-", color=BLUE)
     if "mode_course" in data:
         _add_mode_courses(figure, data)
     lead = "What must be remembered has to last until it is asked for, and descent has to reach back to it."
@@ -257,32 +266,6 @@ def _add_courses(figure: Figure, data: xarray.Dataset) -> None:
     for number, name in enumerate(names):
         relative = data[name].values / max(float(data[name].max()), 1e-300)
         panel.curve(data["step"].values, relative, DASHES[number], _COURSES[name], COLOURS[number])
-
-
-def _add_temporal_kernel(figure: Figure, gram: Array) -> None:
-    diagonal = np.diagonal(gram)
-    panel = figure.panel(
-        "Temporal kernel of the states",
-        x="step",
-        y=Axis("step", reverse=True),
-        caption="How a change at one step goes with changes at another. States change most at step "
-        f"{int(np.argmax(diagonal))}, least at step {int(np.argmin(diagonal))}, by a factor of "
-        f"{number_text(diagonal.max() / max(diagonal.min(), 1e-300))}.",
-    )
-    panel.heat_map(gram, label="kernel", diverging=bool(gram.min() < -1e-6 * np.abs(gram).max()))
-
-
-def _add_temporal_spectrum(figure: Figure, data: xarray.Dataset) -> None:
-    shares, effective = data["temporal_share"].values, data.attrs.get("temporal_rank")
-    rank = f" The effective rank over time is {number_text(effective)}." if effective is not None else ""
-    panel = figure.panel(
-        "Temporal spectrum",
-        x=Axis("temporal eigenmode", whole=True),
-        y=log("share of the trace"),
-        caption=f"The first eigenmode carries {number_text(100 * shares[0])} % of the kernel over time, the first "
-        f"three {number_text(100 * shares[:3].sum())} %.{rank}",
-    )
-    panel.curve(np.arange(1, len(shares) + 1), shares, "o-", color=BLUE)
 
 
 def _add_mode_courses(figure: Figure, data: xarray.Dataset) -> None:
@@ -321,12 +304,6 @@ def plateau(patient: Patient) -> Answer | None:
     for (name, steps), style, color in zip(flows.items(), ("-", "s--"), (BLUE, ORANGE)):
         panel.curve(steps, data[f"{name}_loss"].values, style, _FLOWS[name], color)
     panel.level(level, label="level of the saddle", dash=":")
-    _add_scales(figure, data)
-    lead = "The loss along the network's own gradient flow until it falls below the level of the saddle."
-    return Answer(lead, [figure], title="Plateau forecast")
-
-
-def _add_scales(figure: Figure, data: xarray.Dataset) -> None:
     names, scales = short_names(data["layer"].values), data["relative_scale"].values
     small = data["at_bottleneck"].values.astype(bool)
     count = f"{int(small.sum())} of {len(names)} layers are small" if small.any() else "No layer is small"
@@ -341,6 +318,8 @@ def _add_scales(figure: Figure, data: xarray.Dataset) -> None:
         if chosen.any():
             panel.curve(np.flatnonzero(chosen), scales[chosen], marker, label, color, size=7)
     panel.level(1.0, label="natural", dash=":")
+    lead = "The loss along the network's own gradient flow until it falls below the level of the saddle."
+    return Answer(lead, [figure], title="Plateau forecast")
 
 
 def rates(patient: Patient) -> Answer | None:

@@ -108,7 +108,19 @@ def agreement(patient: Patient) -> Answer | None:
     kernels = patient.data("initialisation", *_KERNELS)
     if kernels is not None:
         parts += _kernel_table(kernels)
-        _add_kernels(figure, kernels)
+        layers = kernels["layer"].values
+        measured, theory, deviation = (kernels[key].mean("input").values for key in _KERNELS[:3])
+        panel = figure.panel(
+            "Size of the signal, layer by layer",
+            x=Axis("layer", whole=True),
+            y=log("kernel K"),
+            caption=f"Mean square preactivations go from {number_text(measured[0])} in layer 1 to "
+            f"{number_text(measured[-1])} in layer {layers[-1]}; theory says {number_text(theory[0])} and "
+            f"{number_text(theory[-1])}.",
+        )
+        band = (np.maximum(theory - 2 * deviation, theory * 1e-2), theory + 2 * deviation)
+        panel.curve(layers, theory, "--", "theory ± 2 deviations", BLUE, band=band)
+        panel.curve(layers, measured, "s", "measured", ORANGE)
         _add_scores(figure, kernels)
     needed = [f"{key}_{kind}" for key in _SIGNALS for kind in ("measured", "theory")]
     signals = patient.data("initialisation", *needed)
@@ -141,22 +153,6 @@ def _kernel_table(data: xarray.Dataset) -> list[Part]:
     far = [str(layer) for layer, z in zip(layers, scores, strict=True) if abs(z) > _FAR]
     table = Table(columns, rows, f"Kernels K, means over {data.sizes['input']} inputs")
     return [table, *([f"Farther than {_FAR:g} deviations away: layers {', '.join(far)}."] if far else [])]
-
-
-def _add_kernels(figure: Figure, data: xarray.Dataset) -> None:
-    layers = data["layer"].values
-    measured, theory, deviation = (data[key].mean("input").values for key in _KERNELS[:3])
-    panel = figure.panel(
-        "Size of the signal, layer by layer",
-        x=Axis("layer", whole=True),
-        y=log("kernel K"),
-        caption=f"Mean square preactivations go from {number_text(measured[0])} in layer 1 to "
-        f"{number_text(measured[-1])} in layer {layers[-1]}; theory says {number_text(theory[0])} and "
-        f"{number_text(theory[-1])}.",
-    )
-    band = (np.maximum(theory - 2 * deviation, theory * 1e-2), theory + 2 * deviation)
-    panel.curve(layers, theory, "--", "theory ± 2 deviations", BLUE, band=band)
-    panel.curve(layers, measured, "s", "measured", ORANGE)
 
 
 def _add_scores(figure: Figure, data: xarray.Dataset) -> None:
@@ -209,7 +205,17 @@ def layers(patient: Patient) -> Answer | None:
         _add_units(figure, units)
     scatter = patient.data("aspect_ratio", "fluctuation")
     if scatter is not None:
-        _add_scatter(figure, scatter)
+        layers, values = scatter["layer"].values, scatter["fluctuation"].values
+        most, ratio = int(np.nanargmax(values)), scatter.attrs.get("depth_to_width")
+        depth = f" Depth over width is {number_text(ratio)}." if ratio is not None else ""
+        panel = figure.panel(
+            "Scatter between initialisations",
+            x=Axis("layer", whole=True),
+            y=Axis("relative variance", low=0.0),
+            caption="By theory the mean square signal scatters between networks like this one by a relative variance "
+            f"of up to {number_text(values[most])}, in layer {layers[most]}.{depth}",
+        )
+        panel.curve(layers, values, "o-", color=BLUE)
     lead = "Signals should keep their size, all layers take part in learning, and all units answer."
     return Answer(lead, [figure], title="Layer by layer") if figure.panels else None
 
@@ -275,20 +281,6 @@ def _add_units(figure: Figure, data: xarray.Dataset) -> None:
     for number, key in enumerate(keys):
         places = np.arange(len(names)) + (number - (len(keys) - 1) / 2) * width
         panel.bars(places, 100 * data[key].values, _UNITS[key], COLOURS[number], width=width)
-
-
-def _add_scatter(figure: Figure, data: xarray.Dataset) -> None:
-    layers, values = data["layer"].values, data["fluctuation"].values
-    most, ratio = int(np.nanargmax(values)), data.attrs.get("depth_to_width")
-    depth = f" Depth over width is {number_text(ratio)}." if ratio is not None else ""
-    panel = figure.panel(
-        "Scatter between initialisations",
-        x=Axis("layer", whole=True),
-        y=Axis("relative variance", low=0.0),
-        caption="By theory the mean square signal scatters between networks like this one by a relative variance of "
-        f"up to {number_text(values[most])}, in layer {layers[most]}.{depth}",
-    )
-    panel.curve(layers, values, "o-", color=BLUE)
 
 
 def inputs(patient: Patient) -> Answer | None:
