@@ -125,14 +125,7 @@ def _ensembles(draws: dict[int, int], seed: Seed) -> xarray.Dataset:
         slopes = np.stack(np.split(_slopes(network(width), count, own), _BATCHES))
         return np.concatenate([slopes.mean(axis=1), slopes.var(axis=1, ddof=1)], axis=1)
 
-    # The same at infinite width, for eta = 1 (7.20).
-    step = ensemble_step(network(1), _X[:_TRAINED], _Y, 1.0, _X[_TRAINED:])
-    theory = np.concatenate([step["mean"].values[:, 0], np.diagonal(step["change_covariance"].values)])
-    labels = [
-        f"{moment} of dz/dη, input {number} ({'trained' if number < _TRAINED else 'watched'})"
-        for moment in ("mean", "variance")
-        for number in range(len(_X))
-    ]
+    labels, theory = _theory()
     return limits_of_batches(draws, seed, moments_by_batch, theory, "moment", labels)
 
 
@@ -156,6 +149,17 @@ def _slopes(mlp: MLP, draws: int, seed: Seed) -> FloatArray:
                 ends.append(model(x))
             slopes[number] = ((ends[0] - ends[1]) / (2 * _SMALL))[:, 0].numpy()
     return slopes
+
+
+def _theory() -> tuple[list[str], FloatArray]:
+    """The same at infinite width, for eta = 1 (7.20)."""
+    step = ensemble_step(network(1), _X[:_TRAINED], _Y, 1.0, _X[_TRAINED:])
+    names = [
+        f"{moment} of dz/dη, input {number} ({'trained' if number < _TRAINED else 'watched'})"
+        for moment in ("mean", "variance")
+        for number in range(len(_X))
+    ]
+    return names, np.concatenate([step["mean"].values[:, 0], np.diagonal(step["change_covariance"].values)])
 
 
 def _order_rows(data: xarray.Dataset) -> list[Row]:
