@@ -320,7 +320,20 @@ def _groups_fair(bias: GroupScaling, weight: GroupScaling) -> bool:
 
 def _verdict(bias: GroupScaling, weight: GroupScaling, depth: int) -> str:
     both = (("biases", bias), ("weights", weight))
-    problems = [_unfair(name, group, depth) for name, group in both if not group.is_fair]
+    problems = []
+    for name, group in both:
+        if group.is_fair:
+            continue
+        if group.starved:
+            problems.append(
+                f"{name} of {_range(group.starved)} learn but contribute nothing, because no signal passes"
+            )
+        if not math.isnan(group.exponent):
+            law = f"e^({group.rate:.2g} layer)" if group.is_exponential else f"layer^{group.exponent:.2g}"
+            problems.append(
+                f"shares of {name} run as {law} with largest over smallest {group.spread:.3g}, half of them in "
+                f"{len(group.dominant)} of {depth} layers ({_range(group.dominant)})"
+            )
     if not _groups_fair(bias, weight):
         ahead, other = ("biases", weight) if bias.total > weight.total else ("weights", bias)
         problems.append(f"{ahead} leave the other group {other.total:.2g} of the tangent kernel")
@@ -334,21 +347,6 @@ def _verdict(bias: GroupScaling, weight: GroupScaling, depth: int) -> str:
     if any(group.starved for _, group in both):
         cure = "leave out inputs that are zero, or take the critical C_b and C_W of foretrain.criticality"
     return "; ".join(problems) + f": {cure}."
-
-
-def _unfair(name: str, group: GroupScaling, depth: int) -> str:
-    parts = []
-    if group.starved:
-        parts.append(
-            f"{name} of {_range(group.starved)} learn but contribute nothing, because no signal passes"
-        )
-    if not math.isnan(group.exponent):
-        law = f"e^({group.rate:.2g} layer)" if group.is_exponential else f"layer^{group.exponent:.2g}"
-        parts.append(
-            f"shares of {name} run as {law} with largest over smallest {group.spread:.3g}, half of them in "
-            f"{len(group.dominant)} of {depth} layers ({_range(group.dominant)})"
-        )
-    return "; ".join(parts)
 
 
 def _range(layers: tuple[int, ...]) -> str:

@@ -245,17 +245,12 @@ class Advice(Result):
         if self.position == "inside":
             return f"{told}, below {SMALL:g}."
         limit = f"not below {SMALL:g}" if self.position == "at the edge" else f"above {LARGE:g}"
-        return f"{told}, {limit}; {self._remedy(size)}."
-
-    def _remedy(self, size: float) -> str:
         wide = math.ceil(self.width * size / SMALL)
-        words = f"take width {wide}" + (f", or depth {self.depths.small}" if self.depths.small > 1 else "")
+        cure = f"take width {wide}" + (f", or depth {self.depths.small}" if self.depths.small > 1 else "")
         if self.skip and not self.gamma:
             turn = self.best_ratio * self.nu  # at the maximum of the truncated information
-            words += (
-                f", or skip connections gamma = {_below_one(self.skip)}, which bring nu L/n to {turn:.3g}"
-            )
-        return words
+            cure += f", or skip connections gamma = {_below_one(self.skip)}, which bring nu L/n to {turn:.3g}"
+        return f"{told}, {limit}; {cure}."
 
     @property
     def code(self) -> str:

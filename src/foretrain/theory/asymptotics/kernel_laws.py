@@ -47,15 +47,22 @@ def off_critical_laws(act: Activation, K_star: float, common: Uniform, start: Ne
         "depth_parallel": float(correlation_depth(parallel)),
         "depth_perpendicular": float(correlation_depth(perpendicular)),
     }
-    amplitudes = _amplitudes(act, common, start, K_star, constants)
-    constants |= amplitudes
+    # Prefactors of the exponentials, read off the exact flow where the gap is small but well above rounding.
+    depth = 4
+    if abs(parallel) < 1:
+        depth += math.ceil(math.log(1e6) * max(constants["depth_parallel"], 0))
+    last = propagate(common.network(act, depth), start).isel(layer=depth - 1)
+    A = (float(last["K00"]) - K_star) * parallel**-depth if parallel else 0.0
+    A_1 = float(last["K1"]) * parallel**-depth if parallel else 0.0
+    A_2 = float(last["K2"]) * perpendicular**-depth
+    constants |= {"A": A, "A_1": A_1, "A_2": A_2}
     decay = "relative O(chi_parallel^l)"
-    gap = amplitudes["A"] * parallel**layer
+    gap = A * parallel**layer
     laws = {"K": Law(K_star + gap, "K* + A chi_parallel^l", "derived from (5.46)", decay)}
     if start.K1 or start.K2:
-        laws["K1"] = Law(amplitudes["A_1"] * parallel**layer, "A_1 chi_parallel^l", "(5.47)", decay)
+        laws["K1"] = Law(A_1 * parallel**layer, "A_1 chi_parallel^l", "(5.47)", decay)
     if start.K2 and perpendicular > parallel**2:
-        laws["K2"] = Law(amplitudes["A_2"] * perpendicular**layer, "A_2 chi_perp^l", "(5.48)", decay)
+        laws["K2"] = Law(A_2 * perpendicular**layer, "A_2 chi_perp^l", "(5.48)", decay)
     if not common.gamma:
         laws |= _finite_width(at, common, parallel, K_star, gap, layer)
     statement = (
@@ -63,23 +70,6 @@ def off_critical_laws(act: Activation, K_star: float, common: Uniform, start: Ne
         f"{constants['depth_parallel']:.4g} layers"
     )
     return LawSet("off-critical", statement, laws, constants)
-
-
-def _amplitudes(
-    act: Activation, common: Uniform, start: Nearby, K_star: float, constants: dict[str, float]
-) -> dict[str, float]:
-    """Prefactors of the exponentials, read off the exact flow where the gap is small but well above rounding."""
-    parallel, perpendicular = constants["chi_parallel"], constants["chi_perpendicular"]
-    depth = 4
-    if abs(parallel) < 1:
-        depth += math.ceil(math.log(1e6) * max(float(correlation_depth(parallel)), 0))
-    last = propagate(common.network(act, depth), start).isel(layer=depth - 1)
-    gap = float(last["K00"]) - K_star
-    return {
-        "A": gap * parallel**-depth if parallel else 0.0,
-        "A_1": float(last["K1"]) * parallel**-depth if parallel else 0.0,
-        "A_2": float(last["K2"]) * perpendicular**-depth,
-    }
 
 
 def _finite_width(
@@ -116,25 +106,25 @@ def half_stable_laws(
         "K2": Law(_distance(start, 2 * h / a_1, h, x, s, t), "K2 s^(-2h/a_1) + ...", "derived", off),
     }
     if not common.gamma:
-        source = point.coefficients["source"]
-        laws |= _half_stable_fluctuations(a_1, source, K_star, x * t, s, t, off)
+        source, e = point.coefficients["source"], x * t
+        V = source * t * (1 + 2 * e + 2 * e**2 + e**3 + e**4 / 5) / s**4
+        # t (t - 1) where the continuous flow has t^2: exact at K*.
+        G1 = a_1 * source * t * (t - 1) * (10 + 10 * e + 5 * e**2 + e**3) / (20 * s**3)
+        laws |= {
+            "V": Law(V, "S* (s^5 - 1) / (5 x s^4): S* t near K*, S* t / 5 far on", "derived", off),
+            "G1": Law(
+                G1, "a_1 S* (s^5 - 5 s + 4) / (20 x^2 s^3): a_1 S* t (t-1) / 2 near K*", "derived", off
+            ),
+            "fluctuation": Law(V / K_star**2, "V / (n K*^2)", "derived", off),
+        }
     side = "attracting" if x > 0 else "repelling" if x < 0 else "fixed"
-    constants = {"K_star": K_star, "a_1": a_1, "x": x, "reach": _reach(act, K_star)}
+    # |K - K*| up to which the quadratic term of the flow outweighs the cubic one: 3 |g'' / g'|.
+    step = 1e-3 * K_star
+    low, middle, high = shared_functions(act).at(K_star + np.array([-step, 0.0, step])).square_bend
+    reach = float(abs(3 * middle * 2 * step / (high - low)))
+    constants = {"K_star": K_star, "a_1": a_1, "x": x, "reach": reach}
     statement = f"half-stable at K* = {K_star:.8g}, {point.stability}; the input starts on the {side} side"
     return LawSet("half-stable", statement, laws, constants)
-
-
-def _half_stable_fluctuations(
-    a_1: float, source: float, K_star: float, e: Array, s: Array, t: Array, off: str
-) -> dict[str, Law]:
-    V = source * t * (1 + 2 * e + 2 * e**2 + e**3 + e**4 / 5) / s**4
-    # t (t - 1) where the continuous flow has t^2: exact at K*.
-    G1 = a_1 * source * t * (t - 1) * (10 + 10 * e + 5 * e**2 + e**3) / (20 * s**3)
-    return {
-        "V": Law(V, "S* (s^5 - 1) / (5 x s^4): S* t near K*, S* t / 5 far on", "derived", off),
-        "G1": Law(G1, "a_1 S* (s^5 - 5 s + 4) / (20 x^2 s^3): a_1 S* t (t-1) / 2 near K*", "derived", off),
-        "fluctuation": Law(V / K_star**2, "V / (n K*^2)", "derived", off),
-    }
 
 
 def _distance(start: Nearby, power: float, h: float, x: float, s: Array, t: Array) -> Array:
@@ -146,13 +136,6 @@ def _distance(start: Nearby, power: float, h: float, x: float, s: Array, t: Arra
     denominator = np.where(small, 1.0, (power - 3) * x)
     fed = np.where(small, t, np.expm1(exponent) / denominator)
     return np.asarray(np.exp(-power * log) * (start.K2 + h * start.K1**2 * fed))
-
-
-def _reach(act: Activation, K_star: float) -> float:
-    """|K - K*| up to which the quadratic term of the flow outweighs the cubic one: 3 |g'' / g'''|."""
-    step = 1e-3 * K_star
-    low, middle, high = shared_functions(act).at(K_star + np.array([-step, 0.0, step])).square_bend
-    return float(abs(3 * middle * 2 * step / (high - low)))
 
 
 _MEANINGS = {

@@ -19,7 +19,7 @@ from foretrain.activations import Activation
 from foretrain.support.answers import labelled
 from foretrain.support.arguments import Array
 from foretrain.support.errors import InputError, NotSupportedError
-from foretrain.theory.architecture import MLP, Layer
+from foretrain.theory.architecture import MLP
 from foretrain.theory.arguments import one_input
 from foretrain.theory.asymptotics.laws import Law, LawSet, Uniform
 from foretrain.theory.tensors import MEANINGS
@@ -59,7 +59,12 @@ def scale_invariant_laws(act: Activation, common: Uniform, start: Nearby, layer:
         V = c * _vertex_sum(growth, common.C_b, start.K00, layer)
         laws["V"] = Law(V, "c sum_m chi^(2(l-m)) K_m^2, c = 3 A_4 / A_2^2 - 1", "(5.116), summed", "none")
         laws["G1"] = Law(np.zeros_like(layer), "0", "(5.117)", "none")
-        laws["fluctuation"] = _fluctuation(c, growth, common.C_b, V, K, layer)
+        fluctuation = Law(V / K**2, "V / (n K^2)", "derived", "none")
+        if growth == 1 and common.C_b == 0:
+            fluctuation = Law(c * (layer - 1), "c (l - 1) / n", "(5.120)", "none")
+        elif growth == 1:
+            fluctuation = Law(c * layer / 3, "c l / (3 n)", "derived", "O(1) / n")
+        laws["fluctuation"] = fluctuation
     kind, statement = _statement(growth, common.C_b)
     return LawSet(kind, statement, laws, {"chi": growth, "c": vertex_constant(act)})
 
@@ -116,14 +121,6 @@ def _vertex_sum(growth: float, C_b: float, first: float, layer: Array) -> Array:
     return np.asarray(alpha**2 * t * power**2 + 2 * alpha * beta * mixed + beta**2 * plain)
 
 
-def _fluctuation(c: float, growth: float, C_b: float, V: Array, K: Array, layer: Array) -> Law:
-    if growth == 1 and C_b == 0:
-        return Law(c * (layer - 1), "c (l - 1) / n", "(5.120)", "none")
-    if growth == 1:
-        return Law(c * layer / 3, "c l / (3 n)", "derived", "O(1) / n")
-    return Law(V / K**2, "V / (n K^2)", "derived", "none")
-
-
 def _statement(growth: float, C_b: float) -> tuple[str, str]:
     kind = "scale-invariant"
     if growth == 1:
@@ -150,15 +147,6 @@ class _Means(NamedTuple):
     t_t: float
     s: float
     u: float
-
-
-class _Own(NamedTuple):
-    """Means of c = lambda_b + lambda_W a^2 q with itself and the rest."""
-
-    c: float
-    q_c: float
-    c_t: float
-    c_c: float
 
 
 def exact_linear_ntk(mlp: MLP, x: ArrayLike) -> xr.Dataset:
@@ -202,45 +190,30 @@ def _layers(mlp: MLP, square: float, signal: float) -> list[tuple[float, ...]]:
     n = first.width
     means = _Means(K, K**2 * (1 + 2 / n), Theta, K * Theta, Theta**2, K * Theta, Theta**2)
     for layer in mlp.layers[1:]:
-        own = _own(means, layer, square)
-        rows.append(_tensors(means, own, square * layer.C_W, n))
-        means = _step(means, own, square * layer.C_W, n, layer.width)
+        q, q_q, t, q_t, t_t, s, u = means
+        # Means of c = lambda_b + lambda_W a^2 q with itself and the rest.
+        b, w, C = layer.lambda_b, layer.lambda_W * square, square * layer.C_W
+        c, q_c, c_t = b + w * q, b * q + w * q_q, b * t + w * q_t
+        c_c = b**2 + 2 * b * w * q + w**2 * q_q
+        # The tensors of this layer, which follows a hidden layer of width n.
+        Theta = c + C * t
+        V = n * C**2 * (q_q - q**2)
+        D = n * C * (q_c + C * q_t - q * Theta)
+        A = n * (c_c + 2 * C * c_t + C**2 * t_t - Theta**2)
+        rows.append((C * q, V, Theta, D, C**2 * s, A, C**2 * u))
+        # The means over networks of this layer, if it is hidden.
+        both, pair, follow = c_c + 2 * C * c_t, 2 / (n * layer.width), (layer.width + 1) / n
+        means = _Means(
+            C * q,
+            C**2 * (1 + 2 / layer.width) * q_q,
+            Theta,
+            C * q_c + C**2 * (q_t + pair * s),
+            both + C**2 * (t_t + pair * u),
+            C * q_c + C**2 * (q_t + follow * s),
+            both + C**2 * (t_t + follow * u),
+        )
         n = layer.width
     return rows
-
-
-def _own(old: _Means, layer: Layer, square: float) -> _Own:
-    b, w = layer.lambda_b, layer.lambda_W * square
-    return _Own(
-        b + w * old.q,
-        b * old.q + w * old.q_q,
-        b * old.t + w * old.q_t,
-        b**2 + 2 * b * w * old.q + w**2 * old.q_q,
-    )
-
-
-def _tensors(old: _Means, own: _Own, C: float, n: int) -> tuple[float, ...]:
-    """Of the layer that follows a hidden layer of width n."""
-    mean = own.c + C * old.t
-    V = n * C**2 * (old.q_q - old.q**2)
-    D = n * C * (own.q_c + C * old.q_t - old.q * mean)
-    A = n * (own.c_c + 2 * C * own.c_t + C**2 * old.t_t - mean**2)
-    return C * old.q, V, mean, D, C**2 * old.s, A, C**2 * old.u
-
-
-def _step(old: _Means, own: _Own, C: float, n: int, width: int) -> _Means:
-    """To the next hidden layer, of this width."""
-    follow = (width + 1) / n
-    both = own.c_c + 2 * C * own.c_t
-    return _Means(
-        C * old.q,
-        C**2 * (1 + 2 / width) * old.q_q,
-        own.c + C * old.t,
-        C * own.q_c + C**2 * (old.q_t + 2 / (n * width) * old.s),
-        both + C**2 * (old.t_t + 2 / (n * width) * old.u),
-        C * own.q_c + C**2 * (old.q_t + follow * old.s),
-        both + C**2 * (old.t_t + follow * old.u),
-    )
 
 
 def linear_dntk(K: ArrayLike, layer: int, lambda_b: float = 1.0, lambda_W: float = 1.0) -> dict[str, Array]:

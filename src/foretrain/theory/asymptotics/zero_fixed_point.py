@@ -51,7 +51,10 @@ def zero_fixed_point_laws(
 ) -> LawSet:
     """K (5.94), dK_[1] (5.97), ddK_[2] (5.99), V (5.127), G1 bare (5.134) and tuned (corrected (5.143))."""
     a = Series(*(common.remaining * coefficients[name] for name in ("a_1", "a_2", "b_1")))
-    log_scale = log_depth_scale(act, a, common, start.K00)
+    # log l_0 of (5.94), from the exact recursion.
+    begin = start.K00 if is_deep_enough(start.K00, -a.a_1) else reference_start(-a.a_1)
+    deep = propagate(common.network(act, FIT_DEPTH), Nearby(begin))["K00"].values[:-1]
+    log_scale = log_depth_constant(deep, start.K00, -a.a_1, a.c / a.a_1**2)
     with np.errstate(over="ignore"):
         constants = {**a._asdict(), "l_0": float(np.exp(log_scale)), "log_l_0": log_scale}
     # The laws hold far beyond this depth: there the start is forgotten.
@@ -63,7 +66,12 @@ def zero_fixed_point_laws(
     laws = {"K": Law(K, _KERNEL, "(5.94), (B.32)", "O(1/l^3)")}
     if start.K1 or start.K2:
         constants |= _pair_constants(act, a, common, start)
-        laws |= _pair_laws(a, constants, log, layer)
+        power = a.b_1 / a.a_1
+        parallel = constants["delta_parallel"] / layer**2 * (1 + 2 * a.c / a.a_1**2 * log / layer)
+        distance = constants["delta_squared"] / layer**power * (1 + power * a.c / a.a_1**2 * log / layer)
+        rest = "relative O(1/l)"
+        laws["K1"] = Law(parallel, "delta_parallel / l^2 [1 + 2 c L / (a_1^2 l)]", "(5.97)", rest)
+        laws["K2"] = Law(distance, "delta^2 / l^(b_1/a_1) [1 + b_1 c L / (a_1^3 l)]", "(5.99)", rest)
     if not common.gamma:
         laws |= _finite_width(a, log, layer)
         constants["c_W_1"] = 2 / 3 * common.C_W
@@ -73,13 +81,6 @@ def zero_fixed_point_laws(
 
 
 _KERNEL = "-1/(a_1 l) - c L/(a_1^3 l^2) - c^2 (L^2 - L)/(a_1^5 l^3), c = a_2 - a_1^2, L = log(l/l_0)"
-
-
-def log_depth_scale(act: Activation, a: Series, common: Uniform, first: float) -> float:
-    """log l_0 of (5.94) for a start at K = ``first``, from the exact recursion."""
-    begin = first if is_deep_enough(first, -a.a_1) else reference_start(-a.a_1)
-    K = propagate(common.network(act, FIT_DEPTH), Nearby(begin))["K00"].values[:-1]
-    return log_depth_constant(K, first, -a.a_1, a.c / a.a_1**2)
 
 
 def _pair_constants(act: Activation, a: Series, common: Uniform, start: Nearby) -> dict[str, float]:
@@ -92,18 +93,6 @@ def _pair_constants(act: Activation, a: Series, common: Uniform, start: Nearby) 
     return {
         "delta_parallel": extrapolated(K, K1 / (a.a_1 * K) ** 2),
         "delta_squared": extrapolated(K, K2 / (-a.a_1 * K) ** (a.b_1 / a.a_1)),
-    }
-
-
-def _pair_laws(a: Series, constants: dict[str, float], log: Array, layer: Array) -> dict[str, Law]:
-    power = a.b_1 / a.a_1
-    parallel = constants["delta_parallel"] / layer**2 * (1 + 2 * a.c / a.a_1**2 * log / layer)
-    perpendicular = constants["delta_squared"] / layer**power * (1 + power * a.c / a.a_1**2 * log / layer)
-    return {
-        "K1": Law(parallel, "delta_parallel / l^2 [1 + 2 c L / (a_1^2 l)]", "(5.97)", "relative O(1/l)"),
-        "K2": Law(
-            perpendicular, "delta^2 / l^(b_1/a_1) [1 + b_1 c L / (a_1^3 l)]", "(5.99)", "relative O(1/l)"
-        ),
     }
 
 

@@ -135,10 +135,16 @@ def critical_side(network: MLP | Criticality, X: ArrayLike) -> CriticalSide:
     if not strayed.any():
         told = f"All {len(kernels)} inputs flow to K* = {point.K_star:.6g}."
     else:
+        cure, usable = "choose other C_b and C_W for the first layer", factors[strayed & np.isfinite(factors)]
+        if len(usable):
+            cure = (
+                f"multiply them by {_span(usable)} so that they start at K*, or C_W of layer 1 by "
+                f"{_span(usable**2)}"
+            )
         told = (
             f"{strayed.sum()} of {len(kernels)} inputs start at K = {_span(kernels[strayed])}, on the side of "
             f"K* = {point.K_star:.6g} that repels, and {_destination(mlp.activation, point, ends[strayed])}: "
-            f"{_remedy(factors[strayed])}."
+            f"{cure}."
         )
     return CriticalSide(point.K_star, kernels, ends, attracted, factors, told)
 
@@ -155,15 +161,6 @@ def _destination(act: Activation, point: CriticalPoint, ends: Array) -> str:
     verb = "merge" if reached.chi_perpendicular < 1 else "part"
     return (
         f"drift to K = {target:.6g}, where nearby inputs {verb} over {reached.depth_perpendicular:.3g} layers"
-    )
-
-
-def _remedy(factors: Array) -> str:
-    usable = factors[np.isfinite(factors)]
-    if not len(usable):
-        return "choose other C_b and C_W for the first layer"
-    return (
-        f"multiply them by {_span(usable)} so that they start at K*, or C_W of layer 1 by {_span(usable**2)}"
     )
 
 

@@ -87,9 +87,18 @@ def fixed_points(activation: Any, C_b: float, C_W: float, gamma: float = 0.0) ->
     (0.84617502, 0.31785006, 'ordered')
     """
     act, C_b, C_W, gamma = _checked(activation, C_b, C_W, gamma)
-    if act.slopes is not None:
-        return _straight(act.slopes, C_b, C_W, gamma)
-    return Landscape(act, C_b, C_W, gamma).points
+    if act.slopes is None:
+        return Landscape(act, C_b, C_W, gamma).points
+    # Scale-invariant activations: K' = C_b + chi K, with one susceptibility chi everywhere (5.60)-(5.65).
+    chi = straight_growth(act.slopes, C_W, gamma)
+    label = phase(chi, chi)
+    if label != "critical" and chi < 1:
+        return (FixedPoint(C_b / (1 - chi), chi, chi, "stable", label),)
+    if C_b:
+        return ()
+    if label == "critical":
+        return (FixedPoint(None, chi, chi, "marginal", label),)
+    return (FixedPoint(0.0, chi, chi, "unstable", label),)
 
 
 @overload
@@ -186,7 +195,14 @@ class Landscape:
         at_zero = self._C_b + self._C_W * float(self._scan.functions.at(0.0).square)
         roots = [0.0] if at_zero == 0 else []
         roots += self._positive_roots()
-        return tuple(self._point(root, roots) for root in roots)
+        found = []
+        for K in roots:
+            values = self._scan.functions.at(K)
+            parallel = self._gamma**2 + self._C_W * float(values.square_slope)
+            perpendicular = self._gamma**2 + self._C_W * float(values.slope_square)
+            stability = self._stability(K, parallel, roots)
+            found.append(FixedPoint(K, parallel, perpendicular, stability, phase(parallel, perpendicular)))
+        return tuple(found)
 
     def end(self, start: float) -> float:
         """Where the flow from a kernel value ends; nan in a cycle."""
@@ -248,14 +264,6 @@ class Landscape:
             if self._gap(a) * self._gap(b) < 0
         ]
 
-    def _point(self, K: float, roots: list[float]) -> FixedPoint:
-        values = self._scan.functions.at(K)
-        parallel = self._gamma**2 + self._C_W * float(values.square_slope)
-        perpendicular = self._gamma**2 + self._C_W * float(values.slope_square)
-        return FixedPoint(
-            K, parallel, perpendicular, self._stability(K, parallel, roots), phase(parallel, perpendicular)
-        )
-
     def _stability(self, K: float, parallel: float, roots: list[float]) -> str:
         if parallel < 0:
             return "stable" if parallel > -1 else "marginal" if parallel == -1 else "unstable"
@@ -284,17 +292,6 @@ def phase(chi_parallel: float, chi_perpendicular: float) -> str:
     if abs(chi_perpendicular - 1) >= ONE:
         return "ordered" if chi_perpendicular < 1 else "chaotic"
     return "critical" if abs(chi_parallel - 1) < ONE else "edge"
-
-
-def _straight(slopes: tuple[float, float], C_b: float, C_W: float, gamma: float) -> tuple[FixedPoint, ...]:
-    """Scale-invariant activations: K' = C_b + chi K, with one susceptibility chi everywhere (5.60)-(5.65)."""
-    chi = straight_growth(slopes, C_W, gamma)
-    label = phase(chi, chi)
-    if label == "critical":
-        return () if C_b else (FixedPoint(None, chi, chi, "marginal", label),)
-    if chi < 1:
-        return (FixedPoint(C_b / (1 - chi), chi, chi, "stable", label),)
-    return () if C_b else (FixedPoint(0.0, chi, chi, "unstable", label),)
 
 
 def straight_growth(slopes: tuple[float, float], C_W: Any, gamma: float) -> Any:

@@ -60,7 +60,18 @@ def phase_lines(activation: Any, K: ArrayLike, gamma: float = 0.0) -> xarray.Dat
     kernels = np.atleast_1d(np.asarray(K, dtype=float))
     if kernels.ndim != 1 or not (np.isfinite(kernels).all() and (kernels >= 0).all()):
         raise InputError("K must be one list of finite kernel values that are not negative.")
-    C_W, C_b = _on_lines(share, kernels, *_means(act, kernels))
+    found = np.full((3, len(kernels)), np.nan)  # g, g' and <s'^2>, with their limits at K = 0
+    zero = kernels == 0
+    if zero.any():
+        limit = KernelFunctions(act).at(0.0)
+        found[:, zero] = np.array([[limit.square], [limit.square_slope], [limit.slope_square]])
+    if not zero.all():
+        order = np.argsort(kernels)
+        order = order[~zero[order]]
+        means = kernel_means(act, kernels[order], 1e-12)
+        # A user's function is resolved up to some kernel; the rest is nan.
+        found[:, order[: len(means.square)]] = means.square, means.square_slope, means.slope_square
+    C_W, C_b = _on_lines(share, kernels, *found)
     return labelled(
         {"C_W": ("line K", C_W), "C_b": ("line K", C_b)},
         {"activation": act.label, "gamma": float(gamma)},
@@ -74,22 +85,6 @@ def _on_lines(share: float, K: Array, g: Array, parallel: Array, perpendicular: 
     slopes = np.stack([perpendicular, parallel])
     C_W = share / np.where(slopes > 0, slopes, np.nan)
     return C_W, share * K - C_W * g
-
-
-def _means(act: Activation, kernels: Array) -> tuple[Array, Array, Array]:
-    """g, g' and <s'^2>, with their limits at K = 0."""
-    found = np.full((3, len(kernels)), np.nan)
-    zero = kernels == 0
-    if zero.any():
-        limit = KernelFunctions(act).at(0.0)
-        found[:, zero] = np.array([[limit.square], [limit.square_slope], [limit.slope_square]])
-    if not zero.all():
-        order = np.argsort(kernels)
-        order = order[~zero[order]]
-        means = kernel_means(act, kernels[order], 1e-12)
-        # A user's function is resolved up to some kernel; the rest is nan.
-        found[:, order[: len(means.square)]] = means.square, means.square_slope, means.slope_square
-    return found[0], found[1], found[2]
 
 
 def phase_diagram(

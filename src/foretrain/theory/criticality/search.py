@@ -298,20 +298,7 @@ def _at_zero(functions: KernelFunctions, share: float) -> CriticalPoint | None:
     if (even or share == 1) and math.isfinite(small.order):
         # The C_W_1 whose C_W_1 g cancels C_W g'' V / 2 = -(1 + p) growth K / 6 at large depth (5.141), (5.142).
         corrections = {"C_b_1": 0.0, "C_W_1": (1 + small.order) * growth / 6 / found.slope_square}
-    return CriticalPoint(
-        0.0,
-        0.0,
-        C_W,
-        "K*=0",
-        "stable" if decisive < 0 else "unstable",
-        small.named(share) | {"nu": growth / 3},
-        _exponents_at_zero(small),
-        corrections,
-    )
-
-
-def _exponents_at_zero(small: SmallKernel) -> dict[str, float]:
-    """K ~ (p (-a_p) depth)^(-1/p) with p the order of the first a_p != 0; the rest follows from it."""
+    # K ~ (p (-a_p) depth)^(-1/p) with p the order of the first a_p != 0; the rest follows from it.
     inverse = 1 / small.order
     exponents = {
         "p_0": inverse,
@@ -322,7 +309,16 @@ def _exponents_at_zero(small: SmallKernel) -> dict[str, float]:
     }
     if math.isfinite(small.order):
         exponents["p_1_tuned"] = (1 + small.next_order) * inverse - 1
-    return exponents
+    return CriticalPoint(
+        0.0,
+        0.0,
+        C_W,
+        "K*=0",
+        "stable" if decisive < 0 else "unstable",
+        small.named(share) | {"nu": growth / 3},
+        exponents,
+        corrections,
+    )
 
 
 @lru_cache(maxsize=64)

@@ -91,8 +91,16 @@ def layer_action(
     (array([[0.998]]), array([[1.]]))
     """
     rows = mlp.check_inputs(X)
-    kept = rows if samples is None else rows[_check_samples(samples, len(rows))]
-    found = _from_statistics(layer_statistics(mlp, kept, layer), whole_number("neurons", neurons))
+    if samples is not None:
+        chosen = np.asarray(samples)
+        if chosen.ndim != 1 or not chosen.size or chosen.dtype.kind not in "iu":
+            raise InputError(f"`samples` is {samples!r}: give a list of input numbers.")
+        if chosen.min() < 0 or chosen.max() >= len(rows) or len(set(chosen.tolist())) < len(chosen):
+            raise InputError(
+                f"`samples` is {list(samples)}: name inputs from 0 to {len(rows) - 1}, each once."
+            )
+        rows = rows[chosen]
+    found = _from_statistics(layer_statistics(mlp, rows, layer), whole_number("neurons", neurons))
     if min(np.linalg.eigvalsh(coupling).min() for coupling in (found.quadratic, found.metric)) <= 0:
         raise InputError(
             f"the quadratic coupling of {neurons} neurons is not positive at layer {found.layer}, so that the first "
@@ -185,12 +193,3 @@ def _refuse_singular(K: Array) -> None:
             "the kernel of these inputs is singular, so it has no inverse and no action: drop duplicated or "
             "dependent inputs with `samples=`, or use mean_of and covariance_of, which need no inverse."
         )
-
-
-def _check_samples(samples: Sequence[int], inputs: int) -> list[int]:
-    chosen = np.asarray(samples)
-    if chosen.ndim != 1 or not chosen.size or chosen.dtype.kind not in "iu":
-        raise InputError(f"`samples` is {samples!r}: give a list of input numbers.")
-    if chosen.min() < 0 or chosen.max() >= inputs or len(set(chosen.tolist())) < len(chosen):
-        raise InputError(f"`samples` is {list(samples)}: name inputs from 0 to {inputs - 1}, each once.")
-    return [int(index) for index in chosen]

@@ -13,13 +13,13 @@ Of products of factors they follow from Price's theorem instead.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from foretrain.gaussian import Factor, covariance_gradient, expectation, expectation_of
+from foretrain.gaussian import covariance_gradient, expectation, expectation_of
 from foretrain.gaussian.observables import Function, checked_function, directions, factors_of, kink_locations
 from foretrain.support.arguments import Array
 from foretrain.support.errors import InputError
@@ -89,7 +89,15 @@ def observable_means(observable: Any, K: Array, neurons: int, kinks: Sequence[An
             (back,), (found.slope,), {(0, 0): found.bend}, found.error, _is_accurate(found)
         )
     if isinstance(observable, tuple) and len(observable) == 2:
-        return _of_product(*(one_neuron(each, K, kinks) for each in observable))
+        (back, f), (other, g) = (one_neuron(each, K, kinks) for each in observable)
+        crossed = np.outer(f.slope, g.slope)
+        return ObservableMeans(
+            (back, other),
+            (f.slope * g.mean, g.slope * f.mean),
+            {(0, 0): f.bend * g.mean, (1, 1): g.bend * f.mean, (0, 1): crossed, (1, 0): crossed.T},
+            f.error * g.size + g.error * f.size,  # no moment of a function exceeds its size much
+            _is_accurate(f) and _is_accurate(g),
+        )
     if not callable(observable):
         raise InputError("an observable of two neurons is a tuple of two functions, or a function of both.")
     back, found = directions(K).back, derivatives_of(observable, K, 2, kinks)
@@ -103,19 +111,6 @@ def observable_means(observable: Any, K: Array, neurons: int, kinks: Sequence[An
     )
 
 
-def _of_product(first: OneNeuron, second: OneNeuron) -> ObservableMeans:
-    """Of a product of functions of one neuron each."""
-    f, g = first.found, second.found
-    crossed = np.outer(f.slope, g.slope)
-    return ObservableMeans(
-        (first.back, second.back),
-        (f.slope * g.mean, g.slope * f.mean),
-        {(0, 0): f.bend * g.mean, (1, 1): g.bend * f.mean, (0, 1): crossed, (1, 0): crossed.T},
-        f.error * g.size + g.error * f.size,  # no moment of a function exceeds its size much
-        _is_accurate(f) and _is_accurate(g),
-    )
-
-
 def _is_accurate(found: Derivatives) -> bool:
     """Whether the integrals reached their goal."""
     return found.error <= GOAL * found.size
@@ -126,11 +121,7 @@ def one_neuron(function: Any, K: Array, kinks: Sequence[Any]) -> OneNeuron:
     factors = factors_of(function, len(K))
     if factors is None:
         return OneNeuron(directions(K).back, derivatives_of(function, K, 1, kinks))
-    return OneNeuron(np.eye(len(K)), _by_derivatives(factors, K))
-
-
-def _by_derivatives(factors: list[Factor], K: Array) -> Derivatives:
-    """Price's derivatives of a product, among the inputs whose factors are not constant."""
+    # Price's derivatives of a product, among the inputs whose factors are not constant.
     moving = [place for place, f in enumerate(factors) if not f.is_constant] or [0]
     constants = [f.polynomial[0] for place, f in enumerate(factors) if place not in moving]
     own, block = [factors[place] for place in moving], K[np.ix_(moving, moving)]
@@ -143,7 +134,7 @@ def _by_derivatives(factors: list[Factor], K: Array) -> Derivatives:
     bend[np.ix_(moving, moving)] = (1 + np.eye(len(moving))) * gradient
     mean = float(expectation(own, block))
     size = max(abs(mean), float(np.abs(slope).max()), float(np.abs(bend).max()))
-    return Derivatives(mean, slope, bend, 0.0, size)
+    return OneNeuron(np.eye(len(K)), Derivatives(mean, slope, bend, 0.0, size))
 
 
 def derivatives_of(
@@ -235,28 +226,24 @@ def _on_lattice(call: Function, size: int, step: float, radius: float) -> tuple[
     """Sums over the ball, and what its rind holds of them, which bounds what lies outside."""
     density = (step / math.sqrt(2 * math.pi)) ** size
     total, cut = _Sums(0.0, np.zeros(size), np.zeros((size, size)), 0.0), 0.0
-    for u, squares in _lattice_blocks(size, step, radius):
-        values, weights = call(u), density * np.exp(-0.5 * squares)
-        total = total.plus(_sums(values, u, weights))
-        rind = squares > (radius - _RIND) ** 2
-        cut += float(np.sum(np.abs(values[rind]) * weights[rind] * squares[rind]))
-    return total, cut
-
-
-def _lattice_blocks(size: int, step: float, radius: float) -> Iterator[tuple[Array, Array]]:
-    """Points (Q, size) inside the ball with their squared lengths, a few directions at a time."""
     reach = math.ceil(radius / step) + 1
     lines = [step * (np.arange(-reach, reach + 1) + shift) for shift in _SHIFTS[:size]]
     inner = np.stack(np.meshgrid(*lines[-_INNER:], indexing="ij"), axis=-1).reshape(-1, min(size, _INNER))
     lengths = np.sum(inner**2, axis=1)
     order = np.argsort(lengths)
     inner, lengths = inner[order], lengths[order]
-    for outer in track(list(product(*lines[:-_INNER])), "lattice points"):
+    for outer in track(list(product(*lines[:-_INNER])), "lattice points"):  # the inner directions at once
         own = sum(value**2 for value in outer)
         count = int(np.searchsorted(lengths, radius**2 - own, side="right"))
-        if count:
-            fixed = np.broadcast_to(np.array(outer), (count, len(outer)))
-            yield np.concatenate([fixed, inner[:count]], axis=1), lengths[:count] + own
+        if not count:
+            continue
+        fixed = np.broadcast_to(np.array(outer), (count, len(outer)))
+        u, squares = np.concatenate([fixed, inner[:count]], axis=1), lengths[:count] + own
+        values, weights = call(u), density * np.exp(-0.5 * squares)
+        total = total.plus(_sums(values, u, weights))
+        rind = squares > (radius - _RIND) ** 2
+        cut += float(np.sum(np.abs(values[rind]) * weights[rind] * squares[rind]))
+    return total, cut
 
 
 def _by_panels(call: Function, K: Array, back: Array, kinks: list[tuple[float, ...]]) -> Derivatives:

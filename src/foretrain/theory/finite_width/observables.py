@@ -79,20 +79,20 @@ def _of_factors(factors: list[Factor], used: list[int]) -> Observable:
     """Derivatives where they exist, weights for kinks and for a user's function, whose derivatives are measured."""
     chosen = [factors[i] for i in used]
     chosen[0] = chosen[0] * math.prod(f.polynomial[0] for i, f in enumerate(factors) if i not in used)
-    if any(f.deltas for f in chosen):
-        return _Differentiated(chosen)
-    if all(_is_differentiable(f) for f in chosen) and sum(not f.is_constant for f in chosen) <= MOST_INPUTS:
+    smooth = all(
+        all(term.order + 4 <= term.activation.max_order for term in f.terms)
+        and not f.kinks
+        and not f.is_unproven
+        for f in chosen
+    )
+    few = sum(not f.is_constant for f in chosen) <= MOST_INPUTS
+    if any(f.deltas for f in chosen) or (smooth and few):
         return _Differentiated(chosen)
 
     def value(points: Array) -> Array:
         return np.asarray(math.prod(f(points[:, i]) for i, f in enumerate(chosen)))
 
     return _Weighted(value, [list(f.kinks) for f in chosen])
-
-
-def _is_differentiable(f: Factor) -> bool:
-    orders = all(term.order + 4 <= term.activation.max_order for term in f.terms)
-    return orders and not f.kinks and not f.is_unproven
 
 
 class _Differentiated:

@@ -158,7 +158,11 @@ class _Law:
         """p(z) for z >= 0."""
         if self._narrowest is None:
             return np.asarray(np.exp(-(z**2) / 2) / math.sqrt(2 * math.pi))
-        result = np.full(len(z), self._at_zero())
+        at_zero = math.inf
+        if self._narrowest > 1:
+            factors = sum(count * float(log_chi_square_moment(n, -0.5)) for n, count in self._widths)
+            at_zero = math.exp(factors) / math.sqrt(2 * math.pi)
+        result = np.full(len(z), at_zero)
         log_z = np.log(np.where(z > 0, z, 1.0))
         saddle = self._saddle(log_z)
         pole = (saddle < _NEAR_POLE) & (self._narrowest > 1) & (z > 0)
@@ -168,39 +172,27 @@ class _Law:
         result[pole] += self._contour(log_z[pole], np.full(int(pole.sum()), _LEFT_OF_POLE))
         return result
 
-    def _at_zero(self) -> float:
-        if self._narrowest == 1:
-            return math.inf
-        factors = sum(count * float(log_chi_square_moment(n, -0.5)) for n, count in self._widths)
-        return math.exp(factors) / math.sqrt(2 * math.pi)
-
-    def _slope(self, c: Array) -> Array:
-        """d/dc log E|z|^(c-1)."""
-        total = math.log(2) / 2 + special.digamma(c / 2) / 2
-        for n, count in self._widths:
-            total = total + count / 2 * (special.digamma((n + c - 1) / 2) - math.log(n / 2))
-        return np.asarray(total)
-
     def _saddle(self, log_z: Array) -> Array:
         """The real s > 0 where E|z|^(s-1) z^-s is least, by bisection in log s."""
         low, high = np.full(len(log_z), -12.0), np.full(len(log_z), 40.0)
         for _ in range(50):
             middle = (low + high) / 2
-            below = self._slope(np.exp(middle)) < log_z
+            c = np.exp(middle)
+            slope = math.log(2) / 2 + special.digamma(c / 2) / 2  # d/dc log E|z|^(c-1)
+            for n, count in self._widths:
+                slope = slope + count / 2 * (special.digamma((n + c - 1) / 2) - math.log(n / 2))
+            below = slope < log_z
             low, high = np.where(below, middle, low), np.where(below, high, middle)
         return np.asarray(np.exp((low + high) / 2))
 
-    def _step(self, c: Array) -> Array:
-        """Fine enough for the width of the saddle and for the nearest pole."""
+    def _contour(self, log_z: Array, c: Array) -> Array:
+        """(1 / 4 pi) int dt E|z|^(c+it-1) z^-(c+it) by the trapezoid rule on log E|z|^(s-1)."""
+        # The step is fine enough for the width of the saddle and for the nearest pole.
         curvature = special.polygamma(1, np.abs(c) / 2) / 4
         for n, count in self._widths:
             curvature = curvature + count / 4 * special.polygamma(1, (n + np.maximum(c, 0) - 1) / 2)
         distance = np.where(c > 0, c, -_LEFT_OF_POLE)
-        return np.asarray(np.minimum(0.5 / np.sqrt(curvature), _DIGITS * distance))
-
-    def _contour(self, log_z: Array, c: Array) -> Array:
-        """(1 / 4 pi) int dt E|z|^(c+it-1) z^-(c+it) by the trapezoid rule on log E|z|^(s-1)."""
-        step = self._step(c)
+        step = np.minimum(0.5 / np.sqrt(curvature), _DIGITS * distance)
         total, largest = np.zeros(len(c)), np.zeros(len(c))
         for block in range(_MOST_BLOCKS):
             nodes = np.arange(block * _BLOCK, (block + 1) * _BLOCK)

@@ -272,7 +272,14 @@ def log_flow(network: DeepLinear, G0: float, max_order: int) -> NDArray[np.float
         )
         flow = [first * np.arange(1, order + 1)]
         for n, gain, bias in zip(network.widths, network.gains[1:], network.biases[1:]):
-            flow.append(_log_layer(flow[-1] + _log_width_factors(order, n), gain, bias))
+            below = np.append(0.0, flow[-1] + _log_width_factors(order, n))
+            result = np.empty(order)
+            for m in range(1, order + 1):  # log sum_k C(m, k) C_b^(m-k) C_W^k c_2k G_2k
+                k = np.arange(m + 1)
+                # xlogy has 0 log 0 = 0, which is what "no bias" means at k = m.
+                weights = special.xlogy(m - k, bias) + special.xlogy(k, gain) + np.log(special.comb(m, k))
+                result[m - 1] = np.logaddexp.reduce(weights + below[: m + 1])
+            flow.append(result)
     return np.stack(flow)
 
 
@@ -283,18 +290,6 @@ def _variance(row: list[Number], inverse_width: Number) -> Number:
 def _log_width_factors(order: int, n: int) -> NDArray[np.float64]:
     """log c_2m(n) for m = 1..order."""
     return np.cumsum(np.log1p(2 * np.arange(order) / n))
-
-
-def _log_layer(log_below: NDArray[np.float64], gain: float, bias: float) -> NDArray[np.float64]:
-    """log sum_k C(m, k) C_b^(m-k) C_W^k c_2k G_2k for every m."""
-    below = np.append(0.0, log_below)
-    result = np.empty(len(log_below))
-    for m in range(1, len(below)):
-        k = np.arange(m + 1)
-        # xlogy has 0 log 0 = 0, which is what "no bias" means at k = m.
-        weights = special.xlogy(m - k, bias) + special.xlogy(k, gain) + np.log(special.comb(m, k))
-        result[m - 1] = np.logaddexp.reduce(weights + below[: m + 1])
-    return result
 
 
 def _flow(

@@ -32,9 +32,25 @@ def pairing_amplitudes(network: DeepLinear, gram: ArrayLike, inputs: Sequence[in
 
     The coordinate names a pairing by the places of its points: "(12)(34)" joins the first two and the last two.
     """
-    kernel = _gram(gram, inputs)
+    kernel = check_one_gram(gram)
+    if len(inputs) % 2 or not inputs:
+        raise InputError(f"{len(inputs)} points have no correlator: name an even number of inputs.")
+    if len(inputs) > _MOST_POINTS:
+        raise NotSupportedError(
+            f"{len(inputs)} points have {math.prod(range(len(inputs) - 1, 0, -2))} pairings: "
+            f"correlators of several inputs are offered up to {_MOST_POINTS} points."
+        )
+    if any(not 0 <= index < len(kernel) for index in inputs):
+        raise InputError(f"the inputs {tuple(inputs)} must lie within the {len(kernel)} of the Gram matrix.")
     points = tuple(range(len(inputs)))
-    amplitudes = _first_layer(network, kernel, points)
+    # Layer 1 is Gaussian: products of its two-point. Smaller sets of points are needed where biases act.
+    first = network.biases[0] + network.gains[0] * kernel[np.ix_(inputs, inputs)]
+    sizes = range(0, len(points) + 1, 2) if any(network.biases[1:]) else [len(points)]
+    amplitudes: Amplitudes = {
+        kept: np.array([math.prod(first[kept[a], kept[b]] for a, b in pairing) for pairing in pairings(size)])
+        for size in sizes
+        for kept in combinations(points, size)
+    }
     flow = [amplitudes[points]]
     for n, gain, bias in zip(network.widths, network.gains[1:], network.biases[1:]):
         amplitudes = _next_layer(amplitudes, n, gain, bias)
@@ -68,44 +84,15 @@ def connected_four_point(network: DeepLinear, gram: ArrayLike, quadruples: Array
         raise InputError(f"the quadruples name inputs outside the {len(kernel)} of the Gram matrix.")
     kernels = two_point(network, kernel).values
     part = np.zeros((3, len(chosen)))
+    a, b, c, d = chosen.T
     flow = [part[0]]
     for n, gain, below in zip(network.widths, network.gains[1:], kernels):
-        full = part + _products(below, chosen)
+        full = part + np.stack(
+            [below[a, b] * below[c, d], below[a, c] * below[b, d], below[a, d] * below[b, c]]
+        )
         part = gain**2 * (part + (full.sum(axis=0) - full) / n)
         flow.append(part[0])
     return by_layer(network, np.stack(flow), "A connected", quadruple=None)
-
-
-def _products(kernel: Array, chosen: NDArray[np.intp]) -> Array:
-    """G_12 G_34, G_13 G_24 and G_14 G_23."""
-    a, b, c, d = chosen.T
-    return np.stack([kernel[a, b] * kernel[c, d], kernel[a, c] * kernel[b, d], kernel[a, d] * kernel[b, c]])
-
-
-def _gram(gram: ArrayLike, inputs: Sequence[int]) -> Array:
-    """The Gram matrix of the points, one row per point."""
-    kernel = check_one_gram(gram)
-    if len(inputs) % 2 or not inputs:
-        raise InputError(f"{len(inputs)} points have no correlator: name an even number of inputs.")
-    if len(inputs) > _MOST_POINTS:
-        raise NotSupportedError(
-            f"{len(inputs)} points have {math.prod(range(len(inputs) - 1, 0, -2))} pairings: "
-            f"correlators of several inputs are offered up to {_MOST_POINTS} points."
-        )
-    if any(not 0 <= index < len(kernel) for index in inputs):
-        raise InputError(f"the inputs {tuple(inputs)} must lie within the {len(kernel)} of the Gram matrix.")
-    return np.asarray(kernel[np.ix_(inputs, inputs)])
-
-
-def _first_layer(network: DeepLinear, kernel: Array, points: tuple[int, ...]) -> Amplitudes:
-    """Layer 1 is Gaussian: products of its two-point. Smaller sets of points are needed where biases act."""
-    first = network.biases[0] + network.gains[0] * kernel
-    sizes = range(0, len(points) + 1, 2) if any(network.biases[1:]) else [len(points)]
-    return {
-        kept: np.array([math.prod(first[kept[a], kept[b]] for a, b in pairing) for pairing in pairings(size)])
-        for size in sizes
-        for kept in combinations(points, size)
-    }
 
 
 def _next_layer(below: Amplitudes, n: int, gain: float, bias: float) -> Amplitudes:
