@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 PAGE = (Path(__file__).parents[3] / "docs" / "prediction.md").read_text(encoding="utf-8")
-ROOMS = ("bayes", "infinite_width", "linear_models")
+ROOMS = ("algorithms", "bayes", "infinite_width", "linear_models")
 
 
 @pytest.mark.slow
