@@ -104,11 +104,13 @@ def test_half_the_sum_of_squares_is_that_of_a_step_however_few_samples_are_looke
         )
         for loss, rate in (("mse", 0.1), ("squared_error", 0.1 / samples))  # 2 outputs, half
     )
-    found, expected = (d.examinations["learning_rate"].findings[0].numbers for d in (sums, means))
+    found, expected = (dict(d.examinations["learning_rate"].findings[0].numbers) for d in (sums, means))
     scale = {
         name: 1 / samples if name in ("rate", "recommended", "largest_rate") else 1.0 for name in expected
     }
-    assert found == pytest.approx({name: scale[name] * value for name, value in expected.items()}, rel=1e-3)
+    scaled = {name: scale[name] * value for name, value in expected.items()}
+    assert found.pop("recommended") == pytest.approx(scaled.pop("recommended"), rel=1e-2)  # of three digits
+    assert found == pytest.approx(scaled, rel=1e-3)
     assert [finding.severity for finding in sums.findings] == [finding.severity for finding in means.findings]
     assert "half the sum" in sums.setup.task.loss_name
 

@@ -141,3 +141,18 @@ def test_any_operator_has_a_spectrum() -> None:
         abs(density.sum_of(np.abs).value - float(values.sum()))
         < 4 * density.sum_of(np.abs).standard_error + 1e-9
     )
+
+
+def test_a_kernel_in_other_units_is_a_kernel_and_an_array_beside_numbers_of_numpy() -> None:
+    kernel = ntk(network(), samples(), outputs="trace")
+    array, V = np.asarray(kernel), np.random.default_rng(0).standard_normal((N, N))
+    for scaled, factor in ((2 * kernel, 2.0), (kernel / 4, 0.25), (kernel + kernel, 2.0)):
+        np.testing.assert_allclose(
+            scaled @ V, factor * array @ V
+        )  # the product of matrices, as of the kernel
+        np.testing.assert_allclose(np.asarray(scaled), factor * array)
+        assert scaled.spectrum().eigenvalues[0] == pytest.approx(factor * kernel.spectrum().eigenvalues[0])
+    assert not (-1 * kernel).positive
+    for scaled in (kernel / array.max(), kernel * np.float64(2), np.float64(2) * kernel):
+        assert isinstance(scaled, np.ndarray)
+        assert scaled.shape == (N, N)

@@ -201,12 +201,12 @@ class WrittenKernel(AnyKernel):
         return np.asarray(self) @ other if isinstance(other, np.ndarray) else super().__matmul__(other)
 
     def __mul__(self, factor: Any) -> Any:
-        return np.asarray(self) * factor if _is_array(factor) else super().__mul__(factor)
+        return np.asarray(self) * factor if is_array(factor) else super().__mul__(factor)
 
     __rmul__ = __mul__
 
     def __truediv__(self, divisor: Any) -> Any:
-        return np.asarray(self) / divisor if _is_array(divisor) else super().__truediv__(divisor)
+        return np.asarray(self) / divisor if is_array(divisor) else super().__truediv__(divisor)
 
 
 def as_tensor(values: Any) -> Tensor:
@@ -220,8 +220,9 @@ def _like(found: Tensor, given: ArrayLike | Tensor) -> Tensor:
     return found.flatten() if np.ndim(given) == 1 else found
 
 
-def _is_array(value: Any) -> bool:
-    return isinstance(value, np.ndarray) and value.ndim > 0
+def is_array(value: Any) -> bool:
+    """Whether it is numpy's, scalars included: beside those a kernel is an array."""
+    return isinstance(value, np.ndarray | np.generic)
 
 
 def kernel_parts(kernel: AnyKernel, values: Any, rows: int) -> list[Part]:

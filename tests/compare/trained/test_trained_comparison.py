@@ -18,7 +18,6 @@ from foretrain.compare.trained.statistics import (
     pseudo_values,
 )
 from foretrain.support.errors import InputError
-from foretrain.theory.prediction.bayes import bayes_prediction
 from foretrain.theory.prediction.infinite_width import GradientDescent, gradient_descent_prediction
 
 X = 1.3 * np.array([(1, 0.2, -0.5), (-0.4, 1.1, 0.3), (0.1, -0.6, 1.2), (0.8, 0.7, 0.1), (-0.9, 0.3, 0.8)])
@@ -139,10 +138,7 @@ def test_control_variates_change_the_noise_and_not_the_value() -> None:
 )
 def test_other_learners_and_times(learner: Any, options: dict[str, Any]) -> None:
     found = compare_trained(MLP, *DATA, learner=learner, **LARGE, **options, seed=1)
-    if learner == "bayes":
-        expected = bayes_prediction(MLP, *DATA, **options)
-    else:
-        expected = gradient_descent_prediction(MLP, *DATA, **options)
+    expected = ft.predict(MLP, *DATA, learner=learner, **options)
     np.testing.assert_allclose(found.theory[:4], expected.mean.values.ravel(), rtol=1e-10)
     np.testing.assert_allclose(found.theory[[4, 6]], np.diagonal(expected.covariance.values), rtol=1e-10)
     assert found.agrees

@@ -59,6 +59,8 @@ def test_names_and_values() -> None:
         ({"algorithm": GradientFlow(), "time": 1.0}, "leave eta and time out"),
         ({"algorithm": Newton(), "regime": "finite"}, "infinite width only"),
         ({"algorithm": Descent(), "learner": "bayes"}, "has no algorithm"),
+        ({"learner": GradientFlow(0.1)}, "unknown learner"),
+        ({"regime": GradientFlow(0.1)}, "unknown regime"),
         ({"learner": Bayes(0.1), "noise": 0.1}, "leave noise and noisy_labels out"),
     ],
 )

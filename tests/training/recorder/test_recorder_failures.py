@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -144,3 +147,38 @@ def test_a_batch_that_raises_lets_go_of_the_folder(tmp_path: Path) -> None:
     with pytest.raises(KeyError):
         recorder(tmp_path / "run", network(), batch=broken)
     recorder(tmp_path / "run", network(), resume=True).close()
+
+
+FORKED = """
+import os, sys, torch
+from foretrain.training import Recorder, read
+mse = torch.nn.functional.mse_loss
+torch.set_num_threads(1)
+model, x = torch.nn.Linear(2, 1), torch.ones(4, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+recorder = Recorder(
+    sys.argv[1], model, ["loss"], batch=(x, x[:, :1]), loss=mse, optimizer=optimizer, every=1, budget=None
+)
+def train(steps):
+    for _ in range(steps):
+        optimizer.zero_grad()
+        mse(model(x), x[:, :1]).backward()
+        optimizer.step()
+train(2)
+child = os.fork()
+if not child:
+    train(1)
+    recorder.close()
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+train(2)
+recorder.close()
+print(*read(sys.argv[1]).step.values)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_forked_child_that_closes_its_copy_leaves_the_recording_alone(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", FORKED, str(tmp_path / "run")]
+    run = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    assert run.stdout.split() == ["0", "1", "2", "3", "4"]

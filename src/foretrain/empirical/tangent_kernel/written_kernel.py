@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from foretrain.empirical.any_kernel import WrittenKernel, kernel_parts, routes_taken
+from foretrain.empirical.any_kernel import WrittenKernel, is_array, kernel_parts, routes_taken
 from foretrain.empirical.tangent_kernel.planning import Route
 from foretrain.support.answers import Answer
 from foretrain.support.errors import InputError
@@ -67,6 +67,35 @@ class TangentKernel(WrittenKernel):
 
     def __len__(self) -> int:
         return len(self.values)
+
+    def __mul__(self, factor: Any) -> Any:
+        """In other units it is a kernel still; a negative one is an operator, and beside numpy's it is an array."""
+        if is_array(factor) or not (isinstance(factor, int | float) and factor > 0):
+            return super().__mul__(factor)
+        return self._with_values(factor * self.values)
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, divisor: Any) -> Any:
+        if is_array(divisor) or not (isinstance(divisor, int | float) and divisor > 0):
+            return super().__truediv__(divisor)
+        return self._with_values(self.values / divisor)
+
+    def __add__(self, other: Any) -> Any:
+        """The sum of two kernels over the same samples and outputs is a kernel."""
+        alike = isinstance(other, TangentKernel) and (self.dims, self.shape, self.outputs, self.labels) == (
+            other.dims,
+            other.shape,
+            other.outputs,
+            other.labels,
+        )
+        if not alike or self.symmetric != other.symmetric:
+            return super().__add__(other)
+        return self._with_values(self.values + other.values)
+
+    def _with_values(self, values: Tensor) -> TangentKernel:
+        rest = (self.traced, self.outputs, self.labels, self.by, self.routes, self.symmetric)
+        return TangentKernel(values, *rest, working_bytes=self.working_bytes)
 
     def __getitem__(self, key: Any) -> Tensor:
         if isinstance(key, str):

@@ -181,7 +181,8 @@ def _check_words(
         ("algorithm", algorithm, AlgorithmName),
         ("loss", loss, LossName),
     ):
-        if name not in get_args(known) and not isinstance(name, Algorithm):
+        is_value = kind == "algorithm" and isinstance(name, Algorithm)
+        if not is_value and name not in get_args(known):
             raise unknown_name(f"`{kind}`", str(name), get_args(known))
 
 

@@ -338,7 +338,7 @@ class Recorder(Result):
         return f"step {self._step}{value} | {self._session.written} records | overhead {self.overhead:.1%}"
 
     def _close(self, with_last: bool) -> None:
-        if self._closed_after is not None:
+        if self._closed_after is not None or os.getpid() != self._process:  # a forked child owns nothing
             return
         self._lost.detach()
         if self._hook is not None:
