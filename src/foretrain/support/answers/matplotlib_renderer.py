@@ -113,7 +113,8 @@ def _legible(text: str) -> str:
     text = re.sub(r"[\x00-\x09\x0b-\x1f\x7f]", " ", text)
     if "$" in text:
         try:
-            MathTextParser("path").parse(text)
+            for line in text.split("\n"):  # as matplotlib reads it
+                MathTextParser("path").parse(line)
         except ValueError:
             return text.replace("$", r"\$")
     return text

@@ -44,6 +44,7 @@ def compare_algorithms(ensemble: FiniteWidth, algorithms: Mapping[str, Any] = _U
     Examples
     --------
     >>> import foretrain as ft
+    >>> from foretrain.theory.prediction.algorithms import Descent
     >>> mlp = ft.MLP("sin", depth=2, width=100, C_b=0.1, C_W=1.3, lambda_b=0.5)
     >>> ensemble = FiniteWidth.of(mlp, [[-0.1, -0.7], [2.1, 0.25]], [-0.3, 1.6], [[-1.2, -0.95]])
     >>> found = compare_algorithms(ensemble, {"slow": Descent(0.01), "flow": "flow"})
