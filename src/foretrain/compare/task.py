@@ -55,10 +55,14 @@ class Task:
         """Some of the samples, by their numbers."""
         return replace(self, x=self.x[places.to(self.x.device)], y=self.y[places.to(self.y.device)])
 
+    def loss_of(self, model: nn.Module) -> Tensor:
+        """The loss over all data, with its graph: what a step of training lowers."""
+        return self.loss(model(self.x), self.y)
+
     def value(self, model: nn.Module) -> float:
-        """The loss over all data."""
+        """The same as a number."""
         with torch.no_grad():
-            return float(self.loss(model(self.x), self.y))
+            return float(self.loss_of(model))
 
 
 def named_loss(loss: Loss | str | None) -> Loss | None:

@@ -147,7 +147,7 @@ def descend(optimizer: torch.optim.Optimizer, model: nn.Module, task: Task) -> f
 
     def closure() -> float:
         optimizer.zero_grad()
-        loss = task.loss(model(task.x), task.y)
+        loss = task.loss_of(model)
         torch.autograd.backward(loss)
         return float(loss.detach())
 
