@@ -54,14 +54,30 @@ class Diagnosis(Result):
         return tuple(finding for _, finding in self.by_severity())
 
     def by_severity(self) -> tuple[tuple[str, Finding], ...]:
-        """The same, each with the name of its check."""
+        """The same, each with the name of its check. Causes stand before the outcome, which is their symptom.
+
+        Among causes of one severity those come first that name a fault, and whose cure was tried and gained most.
+        """
         pairs = [(name, finding) for name, one in self._checks() for finding in one.findings]
-        return tuple(sorted(pairs, key=lambda pair: pair[1].severity))
+
+        def rank(pair: tuple[str, Finding]) -> tuple[float, int, float]:
+            name, finding = pair
+            symptom = name == "outcome" and finding.severity <= Severity.WARNING
+            gain = finding.numbers.get("gain", 0.0) if name != "outcome" else 0.0
+            return (Severity.WARNING + 0.5 if symptom else finding.severity, finding.vague, -gain)
+
+        return tuple(sorted(pairs, key=rank))
+
+    @property
+    def outcome(self) -> Finding | None:
+        """What the training as given showed; None where it was not asked for."""
+        return self.examinations["outcome"].worst if "outcome" in self.examinations else None
 
     @property
     def healthy(self) -> bool:
-        """Whether nothing critical and no warning was found."""
-        return not any(True for _ in self.complaints())
+        """Whether it was seen to learn, and nothing critical and no warning was found."""
+        seen = self.outcome is not None and self.outcome.severity is Severity.GOOD
+        return seen and not any(True for _ in self.complaints())
 
     def complaints(self) -> Iterator[tuple[str, Finding]]:
         """What is critical or a warning, with the name of its check."""
@@ -69,24 +85,33 @@ class Diagnosis(Result):
 
     @property
     def headline(self) -> str:
-        """One sentence: how many findings, and the worst."""
-        complaints = list(self.complaints())
+        """One sentence: whether it learns, what stops it, and what was not looked at."""
+        complaints, outcome = list(self.complaints()), self.outcome
         failed = [name for name, one in self.examinations.items() if one.failed]
-        made = sum(not (one.skipped or one.failed) for one in self.examinations.values())
+        skipped = [name for name, one in self.examinations.items() if one.skipped]
+        made = len(self.examinations) - len(failed) - len(skipped)
         if not made:
             return "None of the checks applies to this model: see why each was skipped."
+        unseen = [f"failed: {', '.join(failed)}"] if failed else []
+        unseen += [f"skipped: {', '.join(skipped)}"] if skipped else []
+        if outcome is None:
+            unseen.append("whether it learns")
+        looked = f"{_count(made, 'check')}{'; not looked at, ' if unseen else ''}{'; '.join(unseen)}"
         if not complaints:
-            still_open = f", but {_count(len(failed), 'check')} failed: {', '.join(failed)}" if failed else ""
-            return (
-                f"Healthy: nothing was found that holds learning back ({_count(made, 'check')}){still_open}."
-            )
-        severities = [finding.severity for _, finding in complaints]
+            if outcome is None:
+                return f"Nothing was found that holds learning back ({looked})."
+            proof = outcome.title.rstrip(".")
+            return f"Healthy: {proof[:1].lower()}{proof[1:]} ({looked})."
+        if [name for name, _ in complaints] == ["outcome"]:
+            return f"{complaints[0][1].title.rstrip('.')}; what stops it was not found ({looked})."
+        causes = [pair for pair in complaints if pair[0] != "outcome"]
+        severities = [finding.severity for _, finding in causes]
         counts = [
             _count(severities.count(severity), word)
             for severity, word in ((Severity.CRITICAL, "critical finding"), (Severity.WARNING, "warning"))
             if severity in severities
         ]
-        return f"{' and '.join(counts)}: {complaints[0][1].answer().statement}"
+        return f"{' and '.join(counts)}: {causes[0][1].answer().statement}"
 
     def cause_of(self, check: str, finding: Finding) -> str | None:
         """The check whose treatment probably also heals this finding; None if it stands for itself.

@@ -1,14 +1,4 @@
-"""``ft.doctor``: look at a torch model and its data, say what will hold learning back, and prove the advice.
-
-Theory says what a cure does to signals, gradients and kernels. It does not say that learning gains from it: where
-blocks pass on (1 + g) of the second moment, L of them multiply signals, gradients and every layer's part of the
-tangent kernel by the same (1 + g)^L (B.11), (B.16), which another learning rate undoes as well. So the network is
-trained for a while as it is and as it would be: at the given rate; where it then learns no better, at the rate that
-suits it; and a cure is not advised if that does not help either. Where neither training leaves its first loss, what
-theory says stands.
-
-What a network has learned already must not be undone: such treatments are not advised either.
-"""
+"""``ft.doctor``: train a torch model for a while beside baselines, say what will hold learning back, and prove it."""
 
 from __future__ import annotations
 
@@ -24,7 +14,7 @@ from torch import nn
 from foretrain.compare.task import Loss, named_loss
 from foretrain.doctor.checks import CHECKS, Check
 from foretrain.doctor.diagnosis import Diagnosis
-from foretrain.doctor.finding import Examination, Finding, Severity, Treatment
+from foretrain.doctor.finding import Examination, Finding, Severity
 from foretrain.doctor.intake import (
     Output,
     fitted_task,
@@ -33,19 +23,15 @@ from foretrain.doctor.intake import (
     samples_first,
     summed_over_steps,
 )
+from foretrain.doctor.proof import prove, spare
 from foretrain.doctor.setup import Case, Recipe, Setup, descent, recipe_of, suited_threads
-from foretrain.doctor.stability import as_given, edge, rate_code, with_chosen_rate
-from foretrain.doctor.trials import LOOKED_AT, Trial, has_learned, losses_of, shortened_trials
+from foretrain.doctor.stability import with_chosen_rate
+from foretrain.doctor.trials import shortened_trials
 from foretrain.support.arguments import whole_number
 from foretrain.support.errors import ForetrainError, InputError, unknown_name
 from foretrain.support.progress import Progress
 from foretrain.support.seeds import Seed, integer
 from foretrain.support.user_warnings import warn_user
-
-_DIFFERENCE = 1.05  # times the loss without the cure: what is nearer to it may be an accident
-_LEARNED = 0.9  # of the first loss: a network that ends above waits, and what it waits for is not in sight
-_LAST = 0.1  # of a trial, over which its loss is taken
-_UNDONE = 0.5  # of what was learned, at most, may a treatment take
 
 
 @dataclass(frozen=True)
@@ -144,7 +130,7 @@ def examined(case: Case, check: Check) -> Examination:
     """One check."""
     try:
         with suited_threads(case.setup):
-            return proved(case, sparing(case, check.function(case)))
+            return prove(case, spare(case, check.function(case)))
     except (ForetrainError, MemoryError) as error:
         return Examination(skipped=str(error))
     except Exception as error:  # one check that fails on an unusual model must not hide what the others found
@@ -204,85 +190,3 @@ def chosen_checks(names: Iterable[str] | str | None) -> tuple[Check, ...]:
         if name not in known:
             raise unknown_name("check", str(name), known, "checks")
     return tuple(check for check in CHECKS if check.name in asked)
-
-
-def proved(case: Case, found: Examination) -> Examination:
-    """The findings, those without their treatment with which the network learns no better."""
-    return replace(found, findings=tuple(_proved(case, finding) for finding in found.findings))
-
-
-def _proved(case: Case, finding: Finding) -> Finding:
-    cure, setup = finding.treatment, case.setup
-    if cure is None or finding.severity > Severity.WARNING or "held_out_loss" in finding.numbers:
-        return finding  # the last has been tried on samples held out
-    given, treated = as_given(setup), with_chosen_rate(cure.apply(setup))
-    tried = as_given(treated)
-    if _helps(tried, given):
-        return finding
-    if treated.recipe.is_descent and not treated.recipe.chosen:
-        factor = float(f"{edge(Case(treated)).recommended / treated.recipe.rate:.3g}")
-        suited = as_given(treated.with_recipe(treated.recipe.scaled(factor)))
-        if _helps(suited, given):
-            rate = treated.recipe.rate * factor
-
-            def apply(setup: Setup) -> Setup:
-                cured = cure.apply(setup)
-                return cured.with_recipe(cured.recipe.scaled(factor))
-
-            return replace(
-                finding,
-                advice=f"{finding.advice.rstrip('.')}; the learning rate that suits it then is {rate:.2g}.",
-                code=f"{finding.code}\n{rate_code(factor)}" if finding.code else "",
-                treatment=Treatment(f"{cure.name}, learning rate x {factor:.3g}", apply),
-            )
-        tried = min(tried, suited, key=_reached)
-    reached = _reached(tried)
-    told = f"{reached:.3g}" if np.isfinite(reached) else "no number at all"
-    return replace(
-        finding,
-        severity=Severity.NOTE,
-        evidence=f"{finding.evidence.rstrip('.')}. Tried: in {given.steps} steps the loss reached "
-        f"{_reached(given):.3g} as it is, and {told} with the cure ({cure.name}).",
-        advice="Leave it as it is: this network learns no better with the cure.",
-        code="",
-        treatment=None,
-    )
-
-
-def _helps(tried: Trial, given: Trial) -> bool:
-    before, after = _reached(given), _reached(tried)
-    if before > _LEARNED * given.start:
-        return not after > _DIFFERENCE * before
-    return after < before / _DIFFERENCE
-
-
-def _reached(found: Trial) -> float:
-    """The median of the last tenth, so that single spikes and batches do not decide."""
-    return float(np.median(found.losses[-max(1, round(_LAST * len(found.losses))) :]))
-
-
-def sparing(case: Case, found: Examination) -> Examination:
-    """The findings, those without their treatment that would undo what was learned."""
-    treatable = [one for one in found.findings if one.treatment and one.severity <= Severity.WARNING]
-    if not treatable or not has_learned(case):
-        return found
-    return replace(found, findings=tuple(_spared(case, finding) for finding in found.findings))
-
-
-def _spared(case: Case, finding: Finding) -> Finding:
-    if finding.treatment is None or finding.severity > Severity.WARNING:
-        return finding
-    treated = Case(finding.treatment.apply(case.setup))
-    if treated.setup.model is case.setup.model and treated.task is case.task:
-        return finding
-    (now, constant), after = losses_of(case), treated.chosen(LOOKED_AT).value(treated.model)
-    if after - now <= _UNDONE * (constant - now):
-        return finding
-    return replace(
-        finding,
-        severity=Severity.NOTE,
-        advice=f"Leave it as it is: the network has learned, and the cure ({finding.treatment.name}) would take the "
-        f"loss from {now:.3g} to {after:.3g}. For a new start: {finding.advice}",
-        code="",
-        treatment=None,
-    )

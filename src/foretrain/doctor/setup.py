@@ -173,6 +173,7 @@ class Setup:
     fresh: bool = True  # False: training has begun, so weights must not be drawn anew
     notes: tuple[str, ...] = ()  # what was left out of the data
     known: dict[Any, Any] = field(default_factory=dict, repr=False)  # measured; the same for other rates
+    training_seconds: float = 2.5  # about how long one short training may take, counted and not timed
 
     @property
     def trained_parameters(self) -> int:
@@ -188,7 +189,11 @@ class Setup:
 
     def with_model(self, model: nn.Module) -> Setup:
         """With another model of the same kind."""
-        return replace(self, model=model, known={})
+        return replace(self, model=model, known=self._known_of_data())
+
+    def _known_of_data(self) -> dict[Any, Any]:
+        """What is measured of samples and targets, which other weights and scales of inputs leave as it is."""
+        return {key: self.known[key] for key in ("bench", "constant loss", "calls") if key in self.known}
 
     def rescaled(self, factors: Mapping[str, float]) -> Setup:
         """With some parameters multiplied, by name."""
@@ -201,11 +206,15 @@ class Setup:
 
     def with_inputs(self, x: Tensor) -> Setup:
         """With other inputs, of the same shape."""
-        return replace(self, task=replace(self.task, x=x), known={})
+        return replace(self, task=replace(self.task, x=x), known=self._known_of_data())
 
     def with_targets(self, y: Tensor) -> Setup:
         """With other targets, of the same shape."""
         return replace(self, task=replace(self.task, y=y), known={})
+
+    def with_loss(self, loss: Callable[[Any, Any], Tensor]) -> Setup:
+        """With another loss of the same outputs and targets."""
+        return replace(self, task=replace(self.task, loss=loss), known=self._known_of_data())
 
     def with_recipe(self, recipe: Recipe) -> Setup:
         """With another optimizer."""

@@ -209,4 +209,6 @@ def losses_of(case: Case) -> tuple[float, float]:
 def has_learned(case: Case) -> bool:
     """Whether it does clearly better than a constant."""
     now, constant = losses_of(case)
+    if constant <= 0:  # a loss without a zero has no shares; what has begun may have learned
+        return not case.setup.fresh
     return now < (_LEARNED_BEFORE if not case.setup.fresh else _LEARNED_THOUGH_FRESH) * constant

@@ -45,6 +45,11 @@ class Check:
 
 
 CHECKS = (
+    Check("loss", "Does the loss ask for what is wanted, and can the outputs give it?", Stage.DATA),
+    Check("samples", "Does each answer come from its own sample?", Stage.DATA),
+    Check("gradients", "Does a gradient reach every parameter, and does the optimizer move it?", Stage.DATA),
+    Check("layers", "What is lost, copied or left straight between inputs and outputs?", Stage.WEIGHTS),
+    Check("sequence", "Do answers see the positions that matter?", Stage.WEIGHTS),
     Check("inputs", "Are inputs and targets on one scale?", Stage.DATA),
     Check("initialisation", "Is every layer at its critical initialisation?", Stage.WEIGHTS),
     Check("gains", "Do signals and gradients keep their size through the blocks?", Stage.WEIGHTS),
@@ -61,4 +66,6 @@ CHECKS = (
         treats_descent_only=True,
     ),
     Check("learning_rate", "Is the learning rate stable, and large enough?", Stage.RATE),
+    Check("interventions", "Which part, made standard, lets it learn?", Stage.RATE),
+    Check("outcome", "Does it learn, beside simple learners?", Stage.NONE),
 )

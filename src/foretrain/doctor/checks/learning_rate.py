@@ -210,6 +210,7 @@ def _treated(finding: Finding, case: Case, factor: float) -> Finding:
         advice=f"Set the {'largest ' if several else ''}learning rate to about {case.recipe.rate * rounded:.2g}"
         + (" and all others in proportion." if several else "."),
         code=rate_code(rounded),
+        vague=1,
         treatment=Treatment(
             f"learning rate x {rounded:.3g}",
             lambda setup: setup.with_recipe(setup.recipe.scaled(rounded)),

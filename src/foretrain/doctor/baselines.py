@@ -1,0 +1,292 @@
+"""What simple learners make of the same samples: a constant, a linear model, nearest neighbours, a readout.
+
+All of them see samples through a kernel between samples: the linear one is ridge regression in it, the neighbours
+are the nearest in its distance. So inputs of any size cost the same, and tokens (equal or not, position by position)
+are treated as features are. Ridges are chosen by generalised cross-validation (Golub, Heath & Wahba 1979).
+
+Answers are scored in units that every learner shares, whatever the loss is: the share of right labels, or the share
+of the targets' variance that is explained; with one number for each sample, so that differences have error bars.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+Array = NDArray[np.float64]
+
+_MOST_CLASSES = 1000
+_MOST_TARGETS = 4096  # numbers to predict for a sample
+_MOST_ROWS = 1024  # samples that a baseline is fitted to: a matrix of their size is taken apart
+_WINDOW = 3  # positions up to the one that is labelled, of sequences with a label for each position
+_NEIGHBOURS = 5
+_RIDGES = np.logspace(-6, 3, 19)  # of the mean eigenvalue of the kernel
+_THRESHOLDS = 65  # that are tried for answers to yes-or-no questions
+
+
+@dataclass(frozen=True)
+class Measure:
+    """How answers are scored. ``kind`` is "labels", "sides" (of a threshold) or "numbers"."""
+
+    kind: str
+
+    @property
+    def name(self) -> str:
+        """In words."""
+        return "explained variance" if self.kind == "numbers" else "accuracy"
+
+    def targets(self, y: Tensor, outputs: Tensor) -> Tensor:
+        """What is to be answered: labels (samples, any), or numbers (samples, any)."""
+        if self.kind == "labels" and y.shape == outputs.shape:  # probabilities of the classes
+            y = y.argmax(1)
+        return y.reshape(len(y), -1).long() if self.kind == "labels" else y.reshape(len(y), -1).double()
+
+
+def measure_for(outputs: Tensor, y: Any) -> Measure | None:
+    """How outputs of this shape are scored against these targets; None where only the loss can tell."""
+    if not isinstance(y, Tensor) or not y.numel() or not outputs.ndim or y.is_complex():
+        return None
+    whole = not y.is_floating_point()
+    per_class = outputs.ndim >= 2 and y.shape[1:] == outputs.shape[2:] and outputs.shape[1] > 1
+    if whole and per_class and int(y.max()) < outputs.shape[1] <= _MOST_CLASSES:
+        return Measure("labels")
+    same = y[:1].numel() * len(outputs) == outputs.numel()
+    if (whole and same and y.ndim == 1) or (same and y.shape[1:] == outputs.shape[1:]):
+        values = torch.unique(y[:_MOST_ROWS])
+        if len(values) == 2 and outputs[:1].numel() == 1:
+            return Measure("sides")
+        shares = y.is_floating_point() and y.ndim == 2 and y.shape[1] > 1 and bool((y >= 0).all())
+        if shares and torch.allclose(y.sum(1), torch.ones_like(y[:, 0]), atol=1e-3):
+            return Measure("labels")
+        return Measure("numbers")
+    return Measure("numbers") if same and not whole else None
+
+
+@dataclass(frozen=True, eq=False)
+class Judge:
+    """Scores answers for samples held out; what depends on the training samples alone is taken from them."""
+
+    measure: Measure
+    wanted: Tensor  # of the samples that are judged, (samples, any)
+    usual: (
+        Tensor  # the best constant answer, (1, any): of labels in hindsight, so that chance is not undercut
+    )
+    variance: float
+
+    @staticmethod
+    def of(measure: Measure, known: Tensor, wanted: Tensor) -> Judge:
+        """``known``: the targets of the training samples."""
+        if measure.kind == "numbers":
+            usual = known.mean(0, keepdim=True)
+            return Judge(measure, wanted, usual, float((wanted - usual).square().sum(1).mean()))
+        return Judge(measure, wanted, wanted.mode(0, keepdim=True).values, 1.0)
+
+    def scores(self, answers: Tensor) -> Array:
+        """One number for each sample, whose mean is the score; answers as labels or as numbers, (samples, any)."""
+        if self.measure.kind == "numbers":
+            missed = (answers.double() - self.wanted).square().sum(1)
+            return (1 - missed / max(self.variance, 1e-300)).cpu().numpy()
+        counted = (
+            self.wanted >= 0
+            if self.measure.kind == "labels"
+            else torch.ones_like(self.wanted, dtype=torch.bool)
+        )
+        right = ((answers == self.wanted) & counted).sum(1) / counted.sum(1).clamp_min(1)
+        return right.double().cpu().numpy()
+
+    def read(self, outputs: Tensor, training: tuple[Tensor, Tensor] | None = None) -> Tensor:
+        """A network's outputs as answers; for two sides by the threshold that suits (outputs, targets) best."""
+        if self.measure.kind == "labels":
+            return outputs.argmax(1).reshape(len(outputs), -1)
+        rows = outputs.reshape(len(outputs), -1).double()
+        if self.measure.kind == "numbers" or training is None:
+            return rows
+        seen, known = training[0].reshape(-1).double(), training[1].reshape(-1)
+        low, high = known.min(), known.max()
+        levels = torch.quantile(seen, torch.linspace(0, 1, _THRESHOLDS, dtype=torch.float64).to(seen))
+        hits = [float(((seen > level) == (known == high)).double().mean()) for level in levels]
+        return torch.where(rows > levels[int(np.argmax(hits))], high, low)
+
+
+@dataclass(frozen=True, eq=False)
+class Baseline:
+    """A simple learner's answers for the samples held out: their scores, one for each sample."""
+
+    name: str
+    scores: Array
+
+    @property
+    def score(self) -> float:
+        """Their mean."""
+        return float(self.scores.mean())
+
+
+def fit_baselines(
+    training: tuple[Any, Tensor], held_out: tuple[Any, Tensor], measure: Measure, classes: int, seed: int = 0
+) -> tuple[Judge, list[Baseline]]:
+    """Of (inputs, targets as ``Measure.targets`` gives them): constant, linear, neighbours, as far as they apply."""
+    (x, known), (unseen, wanted) = training, held_out
+    judge = Judge.of(measure, known, wanted)
+    fitted = [Baseline("a constant", judge.scores(judge.usual.expand_as(wanted)))]
+    if not isinstance(x, Tensor):
+        return judge, fitted
+    chosen = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))[:_MOST_ROWS]
+    x, known = x[chosen.to(x.device)], known[chosen.to(known.device)]
+    if known.shape[1] * (classes if measure.kind == "labels" else 1) <= _MOST_TARGETS:
+        kernel = sample_kernel(x, unseen)
+        fitted += _learners(kernel, known, judge, classes)
+    if known.shape[1] > 1 and x.ndim >= 2 and known.shape[1] == x.shape[1]:  # a label for each position
+        fitted += _by_position(x, known, unseen, judge, classes, seed)
+    best: dict[str, Baseline] = {}
+    for one in fitted:
+        if one.name not in best or one.score > best[one.name].score:
+            best[one.name] = one
+    return judge, list(best.values())
+
+
+def fit_readout(features: Tensor, known: Tensor, unseen: Tensor, judge: Judge, classes: int) -> Baseline:
+    """A linear readout of what the network makes of the inputs before it is trained."""
+    places = torch.randperm(len(features), generator=torch.Generator().manual_seed(0))[:_MOST_ROWS]
+    kernel = sample_kernel(features[places.to(features.device)], unseen)
+    answers = _ridge(kernel, _columns(judge, known[places.to(known.device)], classes))
+    return Baseline(
+        "a linear readout of the untrained network", judge.scores(_answers(judge, answers, known))
+    )
+
+
+def _learners(kernel: Kernel, known: Tensor, judge: Judge, classes: int) -> list[Baseline]:
+    columns = _columns(judge, known, classes)
+    linear = _ridge(kernel, columns)
+    nearest = kernel.distances().topk(min(_NEIGHBOURS, len(known)), dim=1, largest=False).indices
+    votes = columns[nearest.to(columns.device)].mean(1)
+    return [
+        Baseline("a linear model", judge.scores(_answers(judge, linear, known))),
+        Baseline("nearest neighbours", judge.scores(_answers(judge, votes, known))),
+    ]
+
+
+def _by_position(
+    x: Tensor, known: Tensor, unseen: Tensor, judge: Judge, classes: int, seed: int
+) -> list[Baseline]:
+    """The same for rows of (sample, position), each of which sees the last few positions."""
+    positions = known.shape[1]
+    rows, rows_unseen = (_windows(values) for values in (x, unseen))
+    dice = torch.Generator().manual_seed(seed)
+    chosen = torch.randperm(len(rows), generator=dice)[:_MOST_ROWS]
+    kernel = sample_kernel(rows[chosen.to(rows.device)], rows_unseen)
+    local = Judge(
+        judge.measure, judge.wanted.reshape(-1, 1), known.reshape(-1, 1)[:1], judge.variance / positions
+    )
+    some = known.reshape(-1, 1)[chosen.to(known.device)]
+    return [
+        Baseline(one.name, one.scores.reshape(-1, positions).mean(1))
+        for one in _learners(kernel, some, local, classes)
+    ]
+
+
+def _windows(x: Tensor) -> Tensor:
+    """(samples x positions, window, features): each position with the ones before it, zeros before the first."""
+    before = torch.zeros_like(x[:, :1]).expand(-1, _WINDOW - 1, *x.shape[2:])
+    padded = torch.cat([before, x], dim=1)
+    return padded.unfold(1, _WINDOW, 1).movedim(-1, 2).reshape(-1, _WINDOW, *x.shape[2:])
+
+
+@dataclass(frozen=True, eq=False)
+class Kernel:
+    """Inner products of samples: of those that are fitted with each other, and of others with them."""
+
+    own: Tensor
+    cross: Tensor  # (others, fitted)
+    sizes: Tensor  # of the others with themselves
+
+    def distances(self) -> Tensor:
+        """Squared, (others, fitted)."""
+        return self.sizes[:, None] - 2 * self.cross + self.own.diagonal()[None]
+
+
+def sample_kernel(x: Tensor, others: Tensor) -> Kernel:
+    """Of standardised features, or of tokens: at how many positions two samples agree, and in how many counts."""
+    if x.is_floating_point():
+        rows, unseen = (values.detach().reshape(len(values), -1).double().cpu() for values in (x, others))
+        mean, deviation = rows.mean(0), rows.std(0, correction=0)
+        kept = deviation > 1e-6 * mean.abs() + 1e-300
+        rows, unseen = ((values - mean)[:, kept] / deviation[kept] for values in (rows, unseen))
+    else:
+        rows, unseen = _token_features(x.reshape(len(x), -1), others.reshape(len(others), -1))
+    width = max(1, rows.shape[1])
+    return Kernel(rows @ rows.T / width, unseen @ rows.T / width, unseen.square().sum(1) / width)
+
+
+def _token_features(x: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
+    """Indicators of (position, token) and counts of tokens; tokens are hashed where there are many."""
+    values = torch.unique(x.cpu())
+    size = max(1, min(len(values), 8192 // max(1, x.shape[1])))
+    generator = torch.Generator().manual_seed(0)
+    table = torch.randint(size, (len(values),), generator=generator) if size < len(values) else None
+
+    def features(tokens: Tensor) -> Tensor:
+        places = torch.searchsorted(values, tokens.cpu()).clamp_max(len(values) - 1)
+        hot = nn.functional.one_hot(places if table is None else table[places], size).double()
+        return torch.cat([hot.flatten(1), hot.sum(1)], dim=1)
+
+    return features(x), features(others)
+
+
+def _columns(judge: Judge, known: Tensor, classes: int) -> Tensor:
+    """Targets as numbers to regress: one column for each label and position."""
+    if judge.measure.kind == "labels":
+        return nn.functional.one_hot(known.clamp_min(0), classes).double().reshape(len(known), -1).cpu()
+    return known.double().cpu()
+
+
+def _answers(judge: Judge, columns: Tensor, known: Tensor) -> Tensor:
+    """The way back from columns to answers."""
+    columns = columns.to(judge.wanted.device)
+    if judge.measure.kind == "labels":
+        return columns.reshape(len(columns), known.shape[1], -1).argmax(2)
+    if judge.measure.kind == "sides":
+        low, high = known.min(), known.max()
+        return torch.where(columns > (low + high) / 2, high, low)
+    return columns
+
+
+def _ridge(kernel: Kernel, columns: Tensor) -> Tensor:
+    """Kernel ridge regression of centred columns, with the ridge that generalised cross-validation chooses."""
+    mean = columns.mean(0, keepdim=True)
+    values, vectors = torch.linalg.eigh(kernel.own)
+    values = values.clamp_min(0)
+    turned = vectors.T @ (columns - mean)
+    best, weights = np.inf, torch.zeros_like(turned)
+    for ridge in float(values.mean().clamp_min(1e-300)) * _RIDGES:
+        left = ridge / (values + ridge)  # what is not fitted, by direction
+        error = float((left[:, None] * turned).square().sum()) / max(float(left.mean()) ** 2, 1e-12)
+        if error < best:
+            best, weights = error, turned / (values + ridge)[:, None]
+    return kernel.cross @ (vectors @ weights) + mean
+
+
+def readout_features(model: nn.Module, run: Callable[[], Any]) -> Tensor | None:
+    """What the last layer with weights is given while ``run`` calls the model; None where there is no such layer."""
+    seen: list[Tensor] = []
+
+    def keep(module: nn.Module, given: tuple[Any, ...]) -> None:
+        if given and isinstance(given[0], Tensor) and given[0].is_floating_point():
+            seen[:] = [given[0].detach()]
+
+    layers = [
+        m for m in model.modules() if not list(m.children()) and any(p.ndim >= 2 for p in m.parameters())
+    ]
+    handles = [layer.register_forward_pre_hook(keep) for layer in layers]
+    try:
+        with torch.no_grad():
+            run()
+    finally:
+        for handle in handles:
+            handle.remove()
+    return seen[0] if seen else None

@@ -1,0 +1,165 @@
+"""Does a gradient reach every parameter that should move, and does the optimizer hold it?
+
+Seen over a short training, so that what is zero at the first step only (a branch behind a gate that starts at zero) is
+not taken for cut. Where no way leads back from the loss, the calls that end it are named with their lines.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+
+import torch
+from torch import nn
+
+from foretrain.doctor.calls import Rule, intercept, pass_on, watch
+from foretrain.doctor.finding import Examination, Finding, Severity, Treatment
+from foretrain.doctor.outcome import outcome_of
+from foretrain.doctor.setup import Case, Group, Setup
+from foretrain.support.answers import labelled
+from foretrain.support.errors import ForetrainError
+
+_CUTS = {
+    "detach",
+    "detach_",
+    "data",
+    "argmax",
+    "round",
+    "sign",
+    "floor",
+    "numpy",
+    "tolist",
+    "item",
+    "_set_grad_enabled",
+}
+_SOURCE = "measured: gradients over a short training"
+_MOST_LINES = 3
+
+
+def check(case: Case) -> Examination:
+    """What is trained, and what is not and why."""
+    outcome, model = outcome_of(case), case.setup.model
+    sizes = {name: parameter.numel() for name, parameter in model.named_parameters()}
+    frozen = [name for name, parameter in model.named_parameters() if not parameter.requires_grad]
+    rates = case.recipe.rates
+    left_out = [name for name in sizes if name not in frozen and not rates.get(name)]
+    seen = outcome.course.largest_gradients
+    unreached = [name for name in sizes if name in seen and name not in left_out and not seen[name] > 0]
+    cut = [name for name in unreached if name in _without_way(case)]
+    still = {*frozen, *left_out, *unreached}
+    share = 1 - sum(sizes[name] for name in still) / max(1, sum(sizes.values()))
+    numbers = {
+        "trained_share": share,
+        "frozen": len(frozen),
+        "left_out": len(left_out),
+        "unreached": len(unreached),
+    }
+    findings = list[Finding]()
+    if cut and not outcome.learns:
+        findings.append(_cut(case, cut, len(sizes), numbers))
+    if frozen and not outcome.learns:
+        findings.append(_freed(frozen, "have requires_grad off", numbers))
+    if left_out and not outcome.learns:
+        findings.append(_freed(left_out, "are not moved by the optimizer, which does not hold them", numbers))
+    dead = [name for name in unreached if name not in cut]
+    if dead and not outcome.learns:
+        findings.append(_silent(dead, numbers))
+    if not findings:
+        what = f"All {len(sizes)} parameters get a gradient and are moved."
+        if still:
+            what = f"{share:.1%} of the numbers are trained; {len(still)} of {len(sizes)} parameters stay as they are."
+        severity = Severity.GOOD if share > 0.5 or not still else Severity.NOTE
+        evidence = (
+            f"{sum(sizes.values()):,} numbers; requires_grad off: {len(frozen)}, not in the optimizer: "
+        )
+        evidence += f"{len(left_out)}, without a gradient: {len(unreached)} parameters."
+        findings = [Finding(severity, what, evidence, _SOURCE, numbers=numbers, where=tuple(sorted(still)))]
+    return Examination(tuple(findings), labelled(numbers))
+
+
+def _without_way(case: Case) -> set[str]:
+    """Parameters that the loss has no graph to: their gradient is missing, and not zero."""
+    model = copy.deepcopy(case.setup.model).train()
+    task = case.chosen(16)
+    with torch.random.fork_rng(devices=[]), torch.enable_grad():
+        try:
+            torch.autograd.backward(task.loss_of(model))
+        except (RuntimeError, ForetrainError):
+            return {name for name, _ in model.named_parameters()}
+    return {name for name, parameter in model.named_parameters() if parameter.grad is None}
+
+
+def _cut(case: Case, names: list[str], count: int, numbers: dict[str, float]) -> Finding:
+    try:
+        _, calls = watch(copy.deepcopy(case.setup.model).train(), case.task.x[:16], _CUTS)
+    except (RuntimeError, TypeError):
+        calls = []
+    lines = list(dict.fromkeys(call.line for call in calls if call.line))[:_MOST_LINES]
+    shown = f" ({'; '.join(lines)})" if lines else ""
+    evidence = f"The loss has no way back to {len(names)} of {count} parameters, so that they stay as they are{shown}."
+    if calls:
+        evidence += f" In the forward pass {', '.join(sorted({call.name for call in calls}))} ends the way."
+    detached = {call.name for call in calls} & {"detach", "data", "round", "sign", "floor"}
+    treatment = None
+    if detached:
+        rule = Rule(frozenset(detached), pass_on)
+        treatment = Treatment(
+            f"without {', '.join(sorted(detached))}",
+            lambda setup: setup.with_weights(lambda model: intercept(model, rule)),
+        )
+    return Finding(
+        Severity.CRITICAL,
+        f"No gradient reaches {len(names)} of {count} parameters: the way back from the loss is cut.",
+        evidence,
+        _SOURCE,
+        "Remove what cuts it (detach, .data, torch.no_grad, argmax or rounding, a way through numpy), or parameters that "
+        "are not used.",
+        f"# remove in the model's forward: {'; '.join(lines)}" if lines else "",
+        treatment,
+        numbers,
+        tuple(names),
+    )
+
+
+def _freed(names: list[str], why: str, numbers: dict[str, float]) -> Finding:
+    listed = ", ".join(repr(name) for name in names)
+    return Finding(
+        Severity.CRITICAL,
+        f"{len(names)} parameters {why}, and the network does not learn as it should.",
+        f"Not trained: {', '.join(names[:6])}{' and others' if len(names) > 6 else ''}; "
+        f"{numbers['trained_share']:.1%} of all numbers are.",
+        _SOURCE,
+        "Train them too: set requires_grad, and make the optimizer from all parameters.",
+        f"for name in ({listed},):\n    model.get_parameter(name).requires_grad_(True)\n"
+        "# then make the optimizer again, from model.parameters()",
+        Treatment("train all parameters", lambda setup: train_too(setup, names)),
+        numbers,
+        tuple(names),
+    )
+
+
+def train_too(setup: Setup, names: list[str]) -> Setup:
+    """With these parameters in the group of the largest rate."""
+
+    def free(model: nn.Module) -> None:
+        for name in names:
+            model.get_parameter(name).requires_grad_(True)
+
+    recipe = setup.recipe
+    first = max(recipe.groups, key=lambda group: group.rate)
+    kept = [replace(group, names=tuple(n for n in group.names if n not in names)) for group in recipe.groups]
+    groups = [group for group in (*kept, Group(tuple(names), first.options)) if group.names]
+    return setup.with_weights(free).with_recipe(replace(recipe, groups=tuple(groups)))
+
+
+def _silent(names: list[str], numbers: dict[str, float]) -> Finding:
+    return Finding(
+        Severity.WARNING,
+        f"The gradient of {len(names)} parameters is exactly zero, at every step that was looked at.",
+        f"Parameters: {', '.join(names[:6])}{' and others' if len(names) > 6 else ''}. There is a way back from the loss, but "
+        "something on it is off: weights that are zero, units that never answer, or a saturated nonlinearity.",
+        _SOURCE,
+        "Look at the layers between these parameters and the outputs: draw weights that are zero anew.",
+        numbers=numbers,
+        where=tuple(names),
+    )

@@ -1,0 +1,309 @@
+"""Which part is it? One part at a time is made standard, and the network is trained again.
+
+Only asked where the network was not seen to learn. Options of the optimizer that are far from usual, noise, the size
+of batches, statistics of batch normalisation, the initialisation: each change is one training with the same samples
+and steps, and a change after which the network learns names the cause. Adam at its usual rate comes last, because it
+hides many causes; it is said only where nothing else helped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from foretrain.doctor.calls import Rule, intercept, pass_on, watch
+from foretrain.doctor.data import feature_axis, standardised, standardising_code
+from foretrain.doctor.finding import Examination, Finding, Severity, Treatment
+from foretrain.doctor.outcome import outcome_of
+from foretrain.doctor.proof import try_cure
+from foretrain.doctor.setup import Case, Group, Recipe, Setup
+from foretrain.support.answers import labelled
+
+_SOURCE = "measured: trainings in which one thing is changed"
+_NORMALISERS = nn.modules.batchnorm._BatchNorm
+_LARGE_DECAY = 1e-3
+_USUAL_EPSILON = 1e-8
+_LARGE_EPSILON = 1e-5
+_LARGE_MOMENTUM = 0.95
+_SMALL_BATCH = 16
+_USUAL_RATE = 1e-3
+_WORTH = 0.25  # of what the best baseline gains over a constant: a change that gains less is not the cause
+
+
+@dataclass(frozen=True)
+class Change:
+    """One part made standard: what is wrong if it helps, what to do, and how."""
+
+    title: str
+    advice: str
+    code: str
+    treatment: Treatment
+    vague: int = 0  # as of findings
+    last: bool = False  # tried only where nothing before it healed
+
+
+def check(case: Case) -> Examination:
+    """Try the changes that apply, one by one."""
+    outcome = outcome_of(case)
+    if outcome.learns:
+        fine = Finding(Severity.GOOD, "No part had to be changed for it to learn.", outcome.sentence, _SOURCE)
+        return Examination((fine,))
+    helped, scores = list[Finding](), dict[str, float]()
+    for change in changes_for(case):
+        if change.last and any(one.severity is Severity.CRITICAL for one in helped):
+            break
+        proof = try_cure(case, change.treatment)
+        scores[change.treatment.name] = proof.after
+        if proof.helps and (proof.heals or proof.share > _WORTH):
+            severity = Severity.CRITICAL if proof.heals else Severity.WARNING
+            evidence = f"{outcome.evidence} With {change.treatment.name} instead: {proof.sentence}"
+            numbers = {"gain": proof.gain, "score": proof.after}
+            helped.append(
+                Finding(
+                    severity,
+                    change.title,
+                    evidence,
+                    _SOURCE,
+                    change.advice,
+                    change.code,
+                    change.treatment,
+                    numbers,
+                    vague=change.vague,
+                )
+            )
+    if not helped:
+        tried = ", ".join(scores) or "nothing that applies"
+        helped = [
+            Finding(
+                Severity.NOTE, "None of the standard parts helps.", f"Tried one by one: {tried}.", _SOURCE
+            )
+        ]
+    return Examination(
+        tuple(sorted(helped, key=lambda one: -one.numbers.get("gain", 0.0))), labelled(scores_of(scores))
+    )
+
+
+def scores_of(scores: dict[str, float]) -> dict[str, Any]:
+    """Scores after each change, as labelled data."""
+    return {f"after {name}": value for name, value in scores.items()}
+
+
+def changes_for(case: Case) -> Iterator[Change]:
+    """Those that apply, the likeliest first."""
+    yield from _optimizer_options(case)
+    yield from _noise(case)
+    yield from _batches(case)
+    yield from _statistics(case)
+    yield from _weights(case)
+    yield from _inputs(case)
+    yield from _adam(case)
+
+
+def _with_options(case: Case, **options: Any) -> Callable[[Setup], Setup]:
+    def apply(setup: Setup) -> Setup:
+        groups = tuple(replace(group, options={**group.options, **options}) for group in setup.recipe.groups)
+        return setup.with_recipe(replace(setup.recipe, groups=groups))
+
+    return apply
+
+
+def _option_change(case: Case, title: str, advice: str, name: str, value: Any) -> Change:
+    code = f'for group in optimizer.param_groups:\n    group["{name}"] = {value!r}'
+    return Change(title, advice, code, Treatment(f"{name} {value}", _with_options(case, **{name: value})))
+
+
+def _optimizer_options(case: Case) -> Iterator[Change]:
+    recipe = case.recipe
+    options = [group.options for group in recipe.groups]
+    kind = recipe.kind.__name__
+    if any(one.get("maximize") for one in options):
+        title = f"{kind} climbs the loss instead of descending it: maximize is on."
+        yield _option_change(case, title, "Turn maximize off.", "maximize", False)
+    decay = max(float(one.get("weight_decay", 0.0) or 0.0) for one in options)
+    if decay >= _LARGE_DECAY:
+        title = f"The weight decay of {decay:g} outweighs the gradients."
+        yield _option_change(case, title, "Lower the weight decay, to 1e-4 or none.", "weight_decay", 0.0)
+    epsilon = max(float(one.get("eps", 0.0) or 0.0) for one in options)
+    if epsilon >= _LARGE_EPSILON:
+        title = (
+            f"The epsilon of {kind}, {epsilon:g}, outweighs the gradients, so that steps are far too small."
+        )
+        yield _option_change(case, title, f"Set eps to {_USUAL_EPSILON:g}.", "eps", _USUAL_EPSILON)
+    momentum = max(float(one.get("momentum", 0.0) or 0.0) for one in options)
+    if momentum > _LARGE_MOMENTUM:
+        title = f"The momentum of {momentum:g} carries the weights past every minimum."
+        yield _option_change(case, title, "Lower the momentum to 0.9.", "momentum", 0.9)
+    betas = next((one["betas"] for one in options if "betas" in one), None)
+    if betas is not None and (betas[0] > 0.95 or betas[1] < 0.9 or betas[0] > betas[1]):
+        title = f"The betas of {kind}, {tuple(betas)}, average gradients over the wrong times."
+        yield _option_change(case, title, "Set betas to (0.9, 0.999).", "betas", (0.9, 0.999))
+    clip = getattr(recipe, "clip_norm", None)
+    if clip is not None:
+        title = f"Gradients are clipped to a norm of {clip:g}, which leaves steps far too small."
+        free = Treatment(
+            "no clipping", lambda setup: setup.with_recipe(replace(setup.recipe, clip_norm=None))
+        )
+        yield Change(title, "Clip at 1, or not at all.", "# leave out clip_grad_norm_", free)
+    value = getattr(recipe, "clip_value", None)
+    if value is not None:
+        title = f"Gradients are clipped to {value:g}, which leaves steps far too small."
+        free = Treatment(
+            "no clipping", lambda setup: setup.with_recipe(replace(setup.recipe, clip_value=None))
+        )
+        yield Change(title, "Clip at a larger value, or not at all.", "# leave out clip_grad_value_", free)
+    top = recipe.rate
+    slow = [group for group in recipe.groups if group.rate < 0.01 * top]
+    if slow:
+        title = f"{sum(len(g.names) for g in slow)} parameters have a learning rate below a hundredth of the others'."
+        yield _option_change(case, title, "Give all groups the same rate.", "lr", top)
+
+
+def _noise(case: Case) -> Iterator[Change]:
+    """Dropout, wherever it is called."""
+    model = case.setup.with_weights(lambda m: None).model.train()
+    names = {"dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout"}
+    try:
+        with torch.random.fork_rng(devices=[]):
+            _, calls = watch(model, case.task.x[: max(2, min(8, len(case.task.x)))], names)
+    except (RuntimeError, ValueError, TypeError):
+        return
+    shares = [_dropout_share(call.arguments, call.options) for call in calls]
+    if not shares or not max(shares) > 0:
+        return
+
+    def quiet(module: nn.Module) -> None:
+        for part in module.modules():
+            if isinstance(part, nn.modules.dropout._DropoutNd):
+                part.p = 0.0
+
+    lines = sorted({call.line for call in calls if call.line and not call.line.startswith("module.py")})
+    functional = f" ({lines[0]})" if lines else ""
+    title = f"Dropout of {max(shares):g} drowns the signal{functional}."
+    rule = (
+        "for module in model.modules():\n    if isinstance(module, torch.nn.Dropout):\n        module.p = 0.1"
+    )
+    yield Change(
+        title,
+        "Drop at most a tenth to a half, and not right before the outputs.",
+        rule,
+        _without_dropout(quiet, names),
+    )
+
+
+def _dropout_share(arguments: tuple[Any, ...], options: Any) -> float:
+    training = options.get("training", arguments[2] if len(arguments) > 2 else True)
+    share = options.get("p", arguments[1] if len(arguments) > 1 else 0.5)
+    return float(share) if training and isinstance(share, int | float) else 0.0
+
+
+def _without_dropout(quiet: Callable[[nn.Module], None], names: set[str]) -> Treatment:
+    def change(model: nn.Module) -> None:
+        quiet(model)
+        intercept(model, Rule(frozenset(names), pass_on))
+
+    return Treatment("no dropout", lambda setup: setup.with_weights(change))
+
+
+def _batches(case: Case) -> Iterator[Change]:
+    size = case.setup.batch_size
+    if size is None or size > _SMALL_BATCH:
+        return
+    larger = min(8 * size if size > 4 else 32, len(case.task.x) // 2)
+    title = f"Batches of {size} are too small: the noise of their gradients outweighs what they agree on."
+    yield Change(
+        title,
+        f"Take {larger} samples in a step, or accumulate gradients over as many; or lower the learning rate.",
+        f"batch_size = {larger}",
+        Treatment(f"batches of {larger}", lambda setup: replace(setup, batch_size=larger)),
+    )
+
+
+def _statistics(case: Case) -> Iterator[Change]:
+    """Batch normalisation whose running statistics are not those of the data."""
+    parts = [part for part in case.setup.model.modules() if isinstance(part, _NORMALISERS)]
+    if not parts:
+        return
+
+    def measured(model: nn.Module) -> None:
+        for part in model.modules():
+            if isinstance(part, _NORMALISERS):
+                part.momentum, part.track_running_stats = 0.1, True
+
+    odd = [part for part in parts if part.momentum is not None and not 0.005 <= part.momentum <= 0.7]
+    if odd:
+        title = f"Batch normalisation keeps running statistics with momentum {odd[0].momentum:g}: they are not those of the data."
+        code = "for module in model.modules():\n    if isinstance(module, torch.nn.modules.batchnorm._BatchNorm):\n"
+        code += "        module.momentum = 0.1"
+        yield Change(
+            title,
+            "Set its momentum to 0.1.",
+            code,
+            Treatment("momentum 0.1", lambda s: s.with_weights(measured)),
+        )
+
+
+def _weights(case: Case) -> Iterator[Change]:
+    """All weights as torch draws them."""
+    if not case.setup.fresh:
+        return
+    title = "The initial weights hold learning back: as torch draws them by default, the network learns."
+    code = "for module in model.modules():\n    if hasattr(module, 'reset_parameters'):\n        module.reset_parameters()"
+    seed = int(case.setup.seed) if isinstance(case.setup.seed, int) else 0
+    yield Change(
+        title,
+        "Draw the weights by torch's defaults.",
+        code,
+        Treatment("default weights", lambda s: redrawn(s, seed)),
+        1,
+    )
+
+
+def redrawn(setup: Setup, seed: int = 0) -> Setup:
+    """With the weights of all modules that can draw them drawn anew."""
+
+    def draw(model: nn.Module) -> None:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            for module in model.modules():
+                reset = getattr(module, "reset_parameters", None) or getattr(
+                    module, "_reset_parameters", None
+                )
+                if callable(reset):
+                    reset()
+
+    return setup.with_weights(draw)
+
+
+def _inputs(case: Case) -> Iterator[Change]:
+    x = case.task.x
+    if not isinstance(x, Tensor) or not x.is_floating_point() or x.ndim < 2:
+        return
+    axis = feature_axis(case.setup.model, x)
+    yield Change(
+        "The scale of the inputs holds learning back.",
+        "Standardise the inputs, feature by feature, and use the same numbers for data that come later.",
+        standardising_code(x, axis),
+        Treatment("standardised inputs", lambda setup: setup.with_inputs(standardised(setup.task.x, axis))),
+        1,
+    )
+
+
+def _adam(case: Case) -> Iterator[Change]:
+    recipe = case.recipe
+    usual = recipe.is_adaptive and 0.2 * _USUAL_RATE < recipe.rate < 5 * _USUAL_RATE
+    if usual:
+        return
+    names = tuple(name for group in recipe.groups for name in group.names)
+    adam = Recipe(torch.optim.Adam, (Group(names, {"lr": _USUAL_RATE}),))
+    yield Change(
+        f"{recipe} is what holds learning back: Adam at {_USUAL_RATE:g} learns.",
+        f"Train by Adam at a rate of {_USUAL_RATE:g}, or look for a rate that suits {recipe.kind.__name__}.",
+        f"optimizer = torch.optim.Adam(model.parameters(), lr={_USUAL_RATE:g})",
+        Treatment("Adam", lambda setup: setup.with_recipe(adam)),
+        vague=2,
+        last=True,
+    )

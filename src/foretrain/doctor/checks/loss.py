@@ -1,0 +1,369 @@
+"""Does the loss ask for what is wanted, and can the outputs give it?
+
+Measured on outputs and targets alone: perfect answers must have a smaller loss than a constant; outputs must not have
+gone through a nonlinearity that the loss applies as well, nor through one whose range leaves out targets; every output
+must be compared with its own target; the loss at the start should be about that of a constant answer.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from foretrain.doctor.baselines import Measure, measure_for
+from foretrain.doctor.calls import Rule, intercept, last_operation, pass_on, watch
+from foretrain.doctor.finding import Examination, Finding, Severity, Treatment
+from foretrain.doctor.outcome import constant_loss, outcome_of
+from foretrain.doctor.setup import Case, Setup
+
+_SAMPLES = 256
+_SURE_ANSWERS = (3.0, 10.0)  # logits of a right answer: the better one counts, where labels are smoothed
+_MUCH_WORSE = 3.0  # times the loss of a constant, at the start
+_HARDLY = 0.2  # of the constant's loss, at least, should a right answer save
+_OUTSIDE = 0.05  # of the targets: more of them out of reach hold learning back
+_RANGES = {
+    "relu": (0.0, math.inf),
+    "sigmoid": (0.0, 1.0),
+    "hardsigmoid": (0.0, 1.0),
+    "softmax": (0.0, 1.0),
+    "tanh": (-1.0, 1.0),
+    "hardtanh": (-1.0, 1.0),
+    "softplus": (0.0, math.inf),
+    "exp": (0.0, math.inf),
+    "logsoftmax": (-math.inf, 0.0),
+    "logsigmoid": (-math.inf, 0.0),
+}
+_FUNCTIONS = {"logsoftmax": "log_softmax", "logsigmoid": "logsigmoid", "hardsigmoid": "hardsigmoid"}
+
+
+def check(case: Case) -> Examination:
+    """Everything that outputs, targets and loss show by themselves."""
+    task = case.chosen(_SAMPLES)
+    with torch.enable_grad():
+        outputs = case.model(task.x)
+    findings = [
+        *_broadcast(case),
+        *_wrong_way(case, outputs.detach(), task.y),
+        *_doubled(case, outputs, task.y),
+        *_out_of_range(case, outputs, task.y),
+        *_class_axis(case, outputs.detach(), task.y),
+        *_start(case, outputs.detach(), task.y),
+    ]
+    if not findings:
+        numbers = {
+            "initial_loss": float(task.loss(outputs.detach(), task.y)),
+            "constant_loss": constant_loss(case.setup),
+        }
+        evidence = (
+            f"The loss is {numbers['initial_loss']:.3g} at the start, {numbers['constant_loss']:.3g} for the best "
+            "constant answer, and less for right answers; no target is out of the outputs' reach."
+        )
+        findings = [
+            Finding(Severity.GOOD, "The loss asks for what is wanted.", evidence, "measured", numbers=numbers)
+        ]
+    return Examination(tuple(findings))
+
+
+def _broadcast(case: Case) -> list[Finding]:
+    sentence = getattr(case.task, "broadcast", "")
+    if not sentence:
+        return []
+    y = case.task.y
+    shape = (len(y), *case.model(case.task.x[:1]).shape[1:])
+    return [
+        Finding(
+            Severity.CRITICAL,
+            "The loss broadcasts: it compares every output with the targets of all samples.",
+            sentence,
+            "measured: the loss of two samples is neither the mean nor the sum of their losses",
+            f"Give y the shape of the outputs, {shape}.",
+            f"y = y.reshape({', '.join(['len(y)', *map(str, shape[1:])])})",
+            Treatment("y in the shape of the outputs", lambda setup: _reshaped(setup, shape)),
+        )
+    ]
+
+
+def _reshaped(setup: Setup, shape: tuple[int, ...]) -> Setup:
+    return replace(setup.with_targets(setup.task.y.reshape(shape)), known=setup._known_of_data())
+
+
+def right_answers(outputs: Tensor, y: Tensor) -> list[Tensor]:
+    """Outputs that answer right, in the codes that losses use: logits, log-probabilities, probabilities, numbers."""
+    measure = measure_for(outputs, y)
+    if measure is None:
+        return []
+    if measure.kind != "labels":
+        same = y.reshape(outputs.shape).to(outputs)
+        if measure.kind == "numbers":
+            return [same]
+        sign = torch.where(same == same.max(), 1.0, -1.0)
+        return [*(size * sign for size in _SURE_ANSWERS), same.clamp(0.01, 0.99), same]
+    labels = Measure("labels").targets(y, outputs).reshape(len(y), *outputs.shape[2:])
+    hot = nn.functional.one_hot(labels.clamp_min(0), outputs.shape[1]).movedim(-1, 1).to(outputs)
+    smooth = 0.98 * hot + 0.02 / outputs.shape[1]
+    return [*(size * hot for size in _SURE_ANSWERS), smooth.log(), smooth]
+
+
+def _wrong_way(case: Case, outputs: Tensor, y: Tensor) -> list[Finding]:
+    """A loss that is larger for right answers than for a constant, or hardly smaller, teaches something else."""
+    answers = right_answers(outputs, y)
+    if not answers or not isinstance(y, Tensor):
+        return []
+    loss, constant = case.task.loss, constant_loss(case.setup)
+    values = []
+    for answer in answers:
+        try:
+            values.append(float(loss(answer, y)))
+        except (RuntimeError, ValueError, IndexError):
+            continue
+    start = float(loss(outputs, y))
+    if not values:
+        return []
+    right, usual = min(values), min(start, constant) if math.isfinite(constant) else start
+    if math.isfinite(constant) and right < usual - _HARDLY * abs(usual):
+        return []
+    negated = (
+        (float(loss(answers[0], y)) > float(loss(-answers[0], y))
+        and float(loss(outputs, y)) < 0)
+        or right > start
+    )
+    evidence = (
+        f"Right answers have a loss of {right:.3g}; the outputs at the start have {start:.3g}, and the best constant "
+        f"answer {constant:.3g}."
+    )
+    if negated and not right < start:
+        return [
+            Finding(
+                Severity.CRITICAL,
+                "The loss is larger for right answers than for wrong ones: its sign is turned round.",
+                evidence,
+                "measured: the loss of outputs that are the targets",
+                "Turn the sign of the loss, or mend what it compares.",
+                "loss = lambda outputs, y, given=loss: -given(outputs, y)",
+                Treatment(
+                    "loss with the other sign", lambda setup: setup.with_loss(lambda o, t: -loss(o, t))
+                ),
+            )
+        ]
+    smoothing = float(getattr(loss, "label_smoothing", 0.0) or 0.0)
+    if smoothing > 0.5:
+        return [
+            Finding(
+                Severity.CRITICAL,
+                f"Labels are smoothed by {smoothing:g}, so that a right answer is hardly better than a constant.",
+                evidence,
+                "measured",
+                "Smooth labels by 0.1 at most.",
+                "loss = torch.nn.CrossEntropyLoss(label_smoothing=0.1)",
+                Treatment(
+                    "label smoothing 0.1",
+                    lambda setup: setup.with_loss(nn.CrossEntropyLoss(label_smoothing=0.1)),
+                ),
+            )
+        ]
+    if outcome_of(case).learns:
+        return []
+    return [
+        Finding(
+            Severity.WARNING,
+            "The loss hardly tells right answers from a constant.",
+            evidence,
+            "measured: the loss of outputs that are the targets",
+            "Look at what the loss compares: its axes, its weights, its reduction, and a nonlinearity inside it.",
+        )
+    ]
+
+
+def _doubled(case: Case, outputs: Tensor, y: Any) -> list[Finding]:
+    """Softmax before cross-entropy, sigmoid before a loss with logits: both flatten the loss and its gradients.
+
+    What the loss is follows from what it does: cross-entropy does not change when one number is added to the outputs of
+    all classes, the negative of one logarithm falls by that number, and logits of yes or no may grow without bound.
+    """
+    measure, values, last = measure_for(outputs, y), outputs.detach(), last_operation(outputs)
+    if measure is None or (measure.kind == "numbers" and y.is_floating_point() and float(y.max()) > 1):
+        return []
+    loss = case.task.loss
+    inside = bool((values >= 0).all() and (values <= 1).all())
+    added = float(loss(values + 1, y) - loss(values, y))
+    flat = last in ("relu", "tanh", "hardtanh")
+    if measure.kind == "labels" and abs(added) < 1e-3:
+        sums = values.sum(1)
+        softmaxed = inside and torch.allclose(sums, torch.ones_like(sums), atol=1e-3)
+        if softmaxed or (inside and last in ("sigmoid", "softmax")):
+            which = "softmax" if softmaxed else last
+            return [_before(case, which, "cross-entropy, which applies softmax itself", _undo_softmax)]
+        return (
+            [_cut_off(case, last, "cross-entropy wants logits of either sign and any size")] if flat else []
+        )
+    if measure.kind == "labels" and abs(added + 1) < 1e-3:
+        totals = torch.logsumexp(values, 1)
+        if torch.allclose(totals, torch.zeros_like(totals), atol=1e-2):
+            return []
+        return [
+            Finding(
+                Severity.CRITICAL,
+                "The loss takes logarithms of probabilities, but the outputs are none (log_softmax is missing).",
+                f"Their exponentials sum to {float(totals.exp().mean()):.3g} instead of 1, so that the loss falls for "
+                "ever when outputs grow, whatever is learned.",
+                "measured",
+                "Use cross-entropy on these outputs, or put log_softmax before the loss.",
+                "loss = torch.nn.CrossEntropyLoss()",
+                Treatment("cross-entropy", lambda setup: setup.with_loss(nn.functional.cross_entropy)),
+            )
+        ]
+    yes_or_no = isinstance(y, Tensor) and bool(((y == 0) | (y == 1)).all()) and y.numel() == outputs.numel()
+    if not yes_or_no:
+        return []
+    right = y.reshape(outputs.shape).to(outputs)
+    takes_logits = float(loss(20 * (2 * right - 1), y)) < 0.1 * float(loss(right, y))
+    if takes_logits and inside and last in ("sigmoid", "softmax"):
+        return [_before(case, last, "a loss with logits, which applies sigmoid itself", _undo_sigmoid)]
+    if takes_logits and flat:
+        return [_cut_off(case, last, "the loss wants logits of either sign and any size")]
+    return []
+
+
+def _undo_softmax(module: nn.Module, given: Any, result: Tensor) -> Tensor:
+    return result.clamp_min(1e-12).log()
+
+
+def _undo_sigmoid(module: nn.Module, given: Any, result: Tensor) -> Tensor:
+    return torch.logit(result, eps=1e-6)
+
+
+def _before(case: Case, which: str, loss: str, undo: Any) -> Finding:
+    """The treatment undoes the nonlinearity exactly, as if it had not been there."""
+    return Finding(
+        Severity.CRITICAL if not outcome_of(case).learns else Severity.WARNING,
+        f"The outputs go through {which} before {loss}.",
+        "All outputs lie between 0 and 1, so that the loss cannot come near zero and its gradients are small.",
+        "measured: range and last operation of the outputs",
+        f"Return the numbers before {which}, and apply it only to read the answers.",
+        f"# in the model's forward: return the values before {which}",
+        Treatment(
+            f"outputs before {which}",
+            lambda setup: setup.with_weights(lambda m: m.register_forward_hook(undo)),
+        ),
+    )
+
+
+def _cut_off(case: Case, which: str, why: str) -> Finding:
+    return Finding(
+        Severity.CRITICAL if not outcome_of(case).learns else Severity.NOTE,
+        f"The outputs end with {which}, but {why}.",
+        f"The last operation of the model is {which}.",
+        "measured: last operation of the outputs",
+        f"Return the numbers before the last {which}.",
+        f"# in the model's forward: return the values before the last {which}",
+        _bypass_last(case, which),
+    )
+
+
+def _bypass_last(case: Case, operation: str) -> Treatment | None:
+    """The last call of this function is left out."""
+    names = {_FUNCTIONS.get(operation, operation), f"{operation}_"}
+    _, calls = watch(case.model, case.task.x[:2], names)
+    if not calls:
+        return None
+    rule = Rule(frozenset(names), pass_on, len(calls) - 1)
+    return Treatment(
+        f"outputs before {operation}", lambda setup: setup.with_weights(lambda model: intercept(model, rule))
+    )
+
+
+def _out_of_range(case: Case, outputs: Tensor, y: Any) -> list[Finding]:
+    """Targets that the last nonlinearity cannot return."""
+    last = last_operation(outputs)
+    measure = measure_for(outputs, y)
+    if last not in _RANGES or measure is None or measure.kind != "numbers":
+        return []
+    low, high = _RANGES[last]
+    slack = 0.02 * (high - low) if math.isfinite(high - low) else 0.02 * float(y.double().std())
+    outside = float(((y < low - slack) | (y > high + slack)).double().mean())
+    if outside < _OUTSIDE:
+        return []
+    return [
+        Finding(
+            Severity.CRITICAL if not outcome_of(case).learns else Severity.WARNING,
+            f"{outside:.0%} of the targets are out of reach: the outputs end with {last}.",
+            f"Outputs lie between {low:g} and {high:g}, targets between {float(y.min()):.3g} and {float(y.max()):.3g}.",
+            "measured: last operation of the outputs",
+            f"Return the numbers before the last {last}, or bring the targets into its range.",
+            f"# in the model's forward: return the values before the last {last}",
+            _bypass_last(case, last),
+            {"outside": outside},
+        )
+    ]
+
+
+def _class_axis(case: Case, outputs: Tensor, y: Any) -> list[Finding]:
+    """Cross-entropy takes classes on axis 1; where positions are as many as classes, torch cannot notice a mix-up."""
+    measure = measure_for(outputs, y)
+    swapped = (
+        measure is not None
+        and measure.kind == "labels"
+        and outputs.ndim == 3
+        and outputs.shape[1] == outputs.shape[2]
+    )
+    if not swapped or outcome_of(case).learns:
+        return []
+    return [
+        Finding(
+            Severity.WARNING,
+            "Classes may be on the wrong axis: outputs have as many positions as classes.",
+            f"Cross-entropy reads the classes from axis 1 of outputs of shape {tuple(outputs.shape)}.",
+            "measured",
+            "Put the classes on axis 1.",
+            "outputs = outputs.transpose(1, 2)",
+            Treatment(
+                "classes on axis 1",
+                lambda setup: setup.with_weights(lambda m: m.register_forward_hook(_swap_axes)),
+            ),
+        )
+    ]
+
+
+def _swap_axes(module: nn.Module, given: Any, result: Tensor) -> Tensor:
+    return result.transpose(1, 2)
+
+
+def _start(case: Case, outputs: Tensor, y: Any) -> list[Finding]:
+    """A loss far above that of a constant answer: outputs are too large, and steps are spent on making them small."""
+    task, constant = case.chosen(_SAMPLES), constant_loss(case.setup)
+    start = float(task.loss(outputs, y))
+    if not (math.isfinite(constant) and constant > 0 and start > _MUCH_WORSE * constant):
+        return []
+    learns = outcome_of(case).learns
+    size = float(outputs.double().square().mean().sqrt())
+    return [
+        Finding(
+            Severity.NOTE if learns else Severity.WARNING,
+            f"The loss starts at {start:.3g}, {start / constant:.3g} times that of a constant answer.",
+            f"Outputs have size {size:.3g}; a network that knows nothing should answer a constant, with loss {constant:.3g}.",
+            "measured",
+            "Make the outputs smaller at the start: divide the weights of the last layer.",
+            *_smaller_readout(case),
+            {"initial_loss": start, "constant_loss": constant},
+        )
+    ]
+
+
+def _smaller_readout(case: Case) -> tuple[str, Treatment | None]:
+    layers = [
+        (n, m) for n, m in case.model.named_modules() if isinstance(m, nn.Linear | nn.Conv1d | nn.Conv2d)
+    ]
+    if not layers or not case.setup.fresh:
+        return "", None
+    name, layer = layers[-1]
+    factors = {f"{name}.weight" if name else "weight": 0.01}
+    if layer.bias is not None:
+        factors[f"{name}.bias" if name else "bias"] = 0.01
+    lines = "\n".join(f"    model.get_parameter({key!r}).mul_({value})" for key, value in factors.items())
+    return f"with torch.no_grad():\n{lines}", Treatment(
+        "small outputs", lambda setup: setup.rescaled(factors)
+    )

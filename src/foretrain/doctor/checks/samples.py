@@ -1,0 +1,212 @@
+"""Is the first axis the axis of samples, and does each answer come from its own sample?
+
+The outputs of some samples must not depend on which others are in the batch (batch normalisation apart, which is at
+rest here). The first module whose result does is named. Targets that fit the inputs of the next row better than their
+own are shifted; a network that sees the token which it is to predict has a leak.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from foretrain.doctor.baselines import fit_baselines
+from foretrain.doctor.finding import Examination, Finding, Severity, Treatment
+from foretrain.doctor.outcome import bench_of, divide, outcome_of
+from foretrain.doctor.setup import Case, Setup
+from foretrain.support.answers import labelled
+
+_SAMPLES = 16
+_DIFFERENT = 1e-3  # of the outputs' variation: more than rounding, also in half precision
+_SHIFTS = (1, -1, 2, -2)
+_GOOD = 0.7  # a score from which on targets are where they belong
+_CLEARLY = 0.2  # by how much a shift must raise it
+_SURE = 4.0  # standard errors, because several shifts are tried
+_SOURCE = "measured: outputs of the same samples in other company"
+
+
+def check(case: Case) -> Examination:
+    """Samples apart, in line with their targets, and without what they are to predict."""
+    share, module = mixing(case)
+    findings = [*_mixed(case, share, module), *_shifted(case), *_future(case)]
+    if not findings:
+        evidence = f"Outputs of the same samples in other batches differ by {share:.1g} of their variation."
+        findings = [Finding(Severity.GOOD, "Every answer comes from its own sample.", evidence, _SOURCE)]
+    return Examination(tuple(findings), labelled({"mixing": share}))
+
+
+def mixing(case: Case) -> tuple[float, str]:
+    """How much outputs depend on the rest of the batch, relative to their variation; and where that begins."""
+    model, x = case.model, case.task.x[:_SAMPLES]
+    half = max(1, len(x) // 2)
+    if len(x) < 4:
+        return 0.0, ""
+    whole, share, module = _by_module(model, x), 0.0, ""
+    for kept in (
+        slice(0, half),
+        slice(half, len(x)),
+    ):  # an axis taken for time passes things on in one direction only
+        part = _by_module(model, x[kept])
+        differs = _difference(whole[""][kept], part[""])
+        if differs <= share:
+            continue
+        share = differs
+        unlike = (
+            n for n, v in whole.items() if n and n in part and _difference(v[kept], part[n]) > _DIFFERENT
+        )
+        module = next(unlike, "")
+    return share, module
+
+
+def _by_module(model: nn.Module, x: Any) -> dict[str, Tensor]:
+    """Results of all modules that have one entry for each sample, in the order of their calls; last those of all ("")."""
+    kept: dict[str, Tensor] = {}
+
+    def keep(name: str) -> Any:
+        def hook(module: nn.Module, given: Any, result: Any) -> None:
+            values = result[0] if isinstance(result, tuple) and result else result
+            if name and isinstance(values, Tensor) and values.ndim and len(values) == len(x):
+                kept.setdefault(name, values.detach())
+
+        return hook
+
+    handles = [module.register_forward_hook(keep(name)) for name, module in model.named_modules()]
+    try:
+        with torch.no_grad():
+            result = model(x)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return {**kept, "": result}
+
+
+def _difference(whole: Tensor, part: Tensor) -> float:
+    if whole.shape != part.shape:
+        return 1.0
+    if not whole.is_floating_point():
+        return 0.0
+    varies = (
+        float((whole - whole.mean(0)).double().abs().mean())
+        + 1e-6 * float(whole.double().abs().mean())
+        + 1e-12
+    )
+    return float((whole - part).double().abs().mean()) / varies
+
+
+def _mixed(case: Case, share: float, module: str) -> list[Finding]:
+    if share < _DIFFERENT:
+        return []
+    unfixed = [
+        name
+        for name, part in case.model.named_modules()
+        if isinstance(part, nn.modules.batchnorm._BatchNorm) and not part.track_running_stats
+    ]
+    if unfixed and outcome_of(case).learns:
+        return []  # statistics of the batch, as the user asked for
+    where = f", from {module!r} on" if module else ""
+    recurrent = isinstance(dict(case.model.named_modules()).get(module), nn.RNNBase) if module else False
+    advice = "Look at every view, reshape, softmax, mean and normalisation for the axis it works on: the first is that of samples."
+    if recurrent:
+        advice = "Make the recurrent layer with batch_first=True: it takes the axis of samples for time."
+    return [
+        Finding(
+            Severity.CRITICAL,
+            f"Samples mix{where}: the answer for one depends on which others are in the batch.",
+            f"With half of the batch taken away, outputs of the other half change by {share:.2g} of their variation; the first "
+            f"axis is not that of samples everywhere{where}.",
+            _SOURCE,
+            advice,
+            treatment=_samples_first(case, module) if recurrent else None,
+            code="# make the recurrent layer with batch_first=True" if recurrent else "",
+            numbers={"mixing": share},
+            where=(module,) if module else (),
+        )
+    ]
+
+
+def _samples_first(case: Case, name: str) -> Treatment:
+    def turn(model: nn.Module) -> None:
+        for part in model.modules():
+            if isinstance(part, nn.RNNBase):
+                part.batch_first = True
+
+    return Treatment("batch_first=True", lambda setup: setup.with_weights(turn))
+
+
+def _shifted(case: Case) -> list[Finding]:
+    """Where baselines find little, targets may be a row off."""
+    bench, task, apart = bench_of(case.setup), case.task, divide(case.setup).apart
+    if bench.judge is None or not isinstance(task.x, Tensor) or not apart:
+        return []
+    measure, usual = bench.judge.measure, max(one.score for one in bench.baselines)
+    if usual > _GOOD:
+        return []
+    for shift in _SHIFTS:
+        moved = divide(shifted(case.setup, shift))
+        outputs = case.model(task.x[:2]).detach()
+        known, wanted = (measure.targets(part.y, outputs) for part in (moved.training, moved.held_out))
+        classes = outputs.shape[1] if outputs.ndim > 1 else 1
+        _, baselines = fit_baselines((moved.training.x, known), (moved.held_out.x, wanted), measure, classes)
+        best = max(baselines[1:], key=lambda one: one.score, default=None)
+        if best is None:
+            continue
+        gains = best.scores - baselines[0].scores
+        if gains.mean() > _SURE * gains.std() / len(gains) ** 0.5 and best.score > usual + _CLEARLY:
+            return [
+                Finding(
+                    Severity.CRITICAL,
+                    f"Targets belong to other rows: y fits x when it is shifted by {shift}.",
+                    f"As given the best baseline has {usual:.3g}; shifted, {best.name} has {best.score:.3g} where a constant has "
+                    f"{baselines[0].score:.3g}.",
+                    "measured: baselines for shifted targets",
+                    "Look at how x and y are lined up.",
+                    f"y = torch.roll(y, {shift}, 0)",
+                    Treatment(f"y shifted by {shift}", lambda setup: shifted(setup, shift)),
+                )
+            ]
+    return []
+
+
+def shifted(setup: Setup, shift: int) -> Setup:
+    """With the targets of other rows."""
+    return setup.with_targets(torch.roll(setup.task.y, shift, 0))
+
+
+def _future(case: Case) -> list[Finding]:
+    """A network that is to predict the next token and sees it."""
+    x, y = case.task.x, case.task.y
+    tokens = isinstance(x, Tensor) and not x.is_floating_point() and x.ndim == 2
+    if not tokens or not isinstance(y, Tensor) or y.shape != x.shape or x.shape[1] < 4:
+        return []
+    if not float((y[:, :-1] == x[:, 1:]).double().mean()) > 0.9:
+        return []
+    some, middle = x[:_SAMPLES].clone(), x.shape[1] // 2
+    other = some.clone()
+    other[:, middle:] = x[torch.randperm(len(x), generator=torch.Generator().manual_seed(0))[: len(some)]][
+        :, middle:
+    ]
+    with torch.no_grad():
+        outputs, changed = case.model(some), case.model(other)
+    axis = next((a for a in (1, 2) if a < outputs.ndim and outputs.shape[a] == x.shape[1]), None)
+    if outputs.ndim == 3 and outputs.shape[2] == x.shape[1]:
+        axis = 2  # classes were moved to axis 1
+    if axis is None:
+        return []
+    before = (outputs - changed).narrow(axis, 0, middle).abs().mean()
+    share = float(before / (outputs - outputs.mean(0)).abs().mean().clamp_min(1e-12))
+    if share < _DIFFERENT:
+        return []
+    return [
+        Finding(
+            Severity.CRITICAL,
+            "The network sees the tokens that it is to predict: the mask of the future is missing or wrong (a leak).",
+            f"Outputs before position {middle} change by {share:.2g} of their variation when only later tokens change, and y is x "
+            "shifted by one: what is learned is to copy.",
+            "measured: outputs for other tokens later on",
+            "Mask the future in every attention: is_causal=True, or a lower triangular mask.",
+            "# in attention: torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)",
+            numbers={"leak": share},
+        )
+    ]

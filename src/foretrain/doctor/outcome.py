@@ -1,0 +1,658 @@
+"""Will it learn? A short real training as given, judged on samples held out, beside baselines fitted to the same.
+
+The verdict compares what the network gained over a constant answer with what the best baseline gained, each with the
+standard error of the paired difference over the samples held out. "Learns" is said only of a network that was seen to
+get clearly above the constant and near the best baseline.
+
+How far a training goes is counted in work and not in time (multiplications, and a price for every operation that is
+called), so that every machine sees the same steps.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from foretrain.compare.task import Task
+from foretrain.doctor.baselines import (
+    Baseline,
+    Judge,
+    Measure,
+    fit_baselines,
+    fit_readout,
+    measure_for,
+    readout_features,
+)
+from foretrain.doctor.setup import STEP_PASSES, Case, Setup, once, work_of
+from foretrain.doctor.trials import descend
+from foretrain.empirical.models.model import unchanged
+from foretrain.support.answers import (
+    BLUE,
+    GREEN,
+    ORANGE,
+    Answer,
+    Axis,
+    Column,
+    Figure,
+    Result,
+    Table,
+    scale_for,
+)
+from foretrain.support.errors import ForetrainError
+from foretrain.support.progress import Progress
+from foretrain.support.seeds import integer, torch_generator
+
+if TYPE_CHECKING:
+    import xarray
+
+Array = NDArray[np.float64]
+
+STEPS = 300
+_LONGER = 4  # times as many where the network has not arrived, if there is room for it
+_FEWEST_STEPS = 80
+_SMALL_BATCH = 16
+_FEWEST_HELD_OUT = 10
+_MOST_HELD_OUT = 512
+_RECORDS = 25
+_SPEED = 1e10  # multiplications in a second
+_CALL = 1.5e-5  # seconds for each operation that is called, forwards or backwards
+_BLOWN_UP = 1e3  # times the loss at the start or of a constant: it does not come back
+_SURE = 3.0  # standard errors from which on a difference is taken for real
+_NEAR = 0.8  # of what the best baseline gains: a network that is still rising may be so far away from it
+_ENOUGH = 0.5  # of what the best baseline gains: below, the network has learned less than a simple learner
+_FITTED = 0.5  # of the way from the constant to perfect answers, on the training samples
+
+
+class Status(Enum):
+    """What was seen of the training."""
+
+    LEARNS = "learns"
+    LESS = "learns less than it should"
+    STALLS = "does not learn"
+    BY_HEART = "learns by heart"
+    NOTHING = "nothing to learn was seen"
+    UNSEEN = "was not seen to learn"
+    DIVERGES = "diverges"
+    FAILS = "cannot be trained"
+
+
+@dataclass(frozen=True, eq=False)
+class Course:
+    """A training: the loss of every step, and at some ``steps`` the loss and the scores of the samples held out."""
+
+    losses: Array
+    steps: Array
+    held_out: Array  # the loss at these steps
+    scores: Array  # (records, samples); without columns where only the loss can tell
+    trained_score: float  # of the training samples at the end
+    model: nn.Module = field(repr=False)
+    largest_gradients: Mapping[str, float] = field(default_factory=dict, repr=False)
+    error: str = ""
+
+    @property
+    def diverged(self) -> bool:
+        """Whether the loss has left all bounds."""
+        return not len(self.losses) or not math.isfinite(self.losses[-1])
+
+    @property
+    def last_scores(self) -> Array:
+        """By sample, over the last records, so that one bad step does not decide."""
+        return np.asarray(self.scores[-max(1, len(self.scores) // 8) :].mean(0))
+
+    @property
+    def end(self) -> float:
+        """The loss of the samples held out, the median over the last records; inf where it has diverged."""
+        return (
+            math.inf if self.diverged else float(np.median(self.held_out[-max(1, len(self.held_out) // 8) :]))
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Division:
+    """Samples to train on and samples held out; the same where there are too few to hold any out."""
+
+    training: Task
+    held_out: Task
+    apart: bool
+
+
+def divide(setup: Setup) -> Division:
+    """A fifth is held out, at most some hundreds; by the seed."""
+    total = len(setup.task.x)
+    count = min(total // 5, _MOST_HELD_OUT)
+    if count < _FEWEST_HELD_OUT:
+        return Division(setup.task, setup.task, False)
+    order = torch.randperm(total, generator=torch_generator(setup.seed))
+    return Division(setup.task.taken(order[count:]), setup.task.taken(order[:count]), True)
+
+
+class _Calls(TorchDispatchMode):
+    """Counts operations."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += 1
+        return func(*args, **(kwargs or {}))
+
+
+def seconds_of_step(setup: Setup, batch: int) -> float:
+    """About what one step costs on one core, counted and not timed."""
+    if "calls" not in setup.known:
+        model = copy.deepcopy(setup.model).eval()
+        with _Calls() as calls, torch.no_grad():
+            model(setup.task.x[:2])
+        setup.known["calls"] = calls.count
+    parameters = sum(p.numel() for p in setup.model.parameters())
+    multiplications = STEP_PASSES * batch * work_of(setup).total + 10 * parameters
+    return multiplications / _SPEED + STEP_PASSES * _CALL * (
+        setup.known["calls"] + len(list(setup.model.parameters()))
+    )
+
+
+@dataclass(frozen=True)
+class Extent:
+    """How far a training goes."""
+
+    batch: int
+    steps: int
+
+
+def extent_of(setup: Setup, seconds: float) -> Extent:
+    """Steps of the user's batches, fewer samples in each where the time would not allow the fewest steps."""
+    total = len(divide(setup).training.x)
+    batch = min(setup.batch_size or total, total)
+    wanted = STEPS if setup.batch_size is None else _FEWEST_STEPS
+    while batch > _SMALL_BATCH and seconds_of_step(setup, batch) * wanted > seconds:
+        batch = max(_SMALL_BATCH, batch // 2)
+    return Extent(batch, max(_FEWEST_STEPS, min(STEPS, int(seconds / seconds_of_step(setup, batch)))))
+
+
+def train(setup: Setup, seconds: float, longer: int = 1) -> Course:
+    """The network as this setup has it, for some steps; known trainings are not made again."""
+    extent = extent_of(setup, seconds)
+    key = ("course", repr(setup.recipe), extent, longer)
+    if key not in setup.known:
+        setup.known[key] = _train(setup, extent, longer)
+    course: Course = setup.known[key]
+    return course
+
+
+def _train(setup: Setup, extent: Extent, longer: int) -> Course:
+    division, steps = divide(setup), extent.steps * longer
+    model = copy.deepcopy(setup.model).train()
+    losses, records, held_out, scores = list[float](), list[int](), list[float](), list[Array]()
+    gradients = dict.fromkeys((name for name, p in model.named_parameters() if p.requires_grad), 0.0)
+    error, limit = "", math.inf
+    wanted = set(np.unique(np.linspace(0, steps, _RECORDS).astype(int)).tolist())
+    with torch.random.fork_rng(devices=[]), Progress("training as it is", total=steps) as bar:
+        torch.manual_seed(integer(setup.seed))
+        optimizer = setup.recipe.build(model)
+        batches = _batches(division.training, extent.batch, setup)
+        for step in range(steps + 1):
+            if step in wanted:
+                records.append(step)
+                held_out.append(value_at_rest(model, division.held_out))
+                scores.append(scores_of(setup, model))
+            if step == steps:
+                break
+            try:
+                losses.append(descend(optimizer, model, next(batches)))
+            except (RuntimeError, ValueError, IndexError, TypeError, ForetrainError) as failure:
+                error = (str(failure).splitlines() or [type(failure).__name__])[0]
+                break
+            if step in wanted:
+                for name, parameter in model.named_parameters():
+                    if name in gradients and parameter.grad is not None:
+                        gradients[name] = max(gradients[name], float(parameter.grad.abs().max()))
+            if step == 0:
+                limit = _BLOWN_UP * max(abs(losses[0]), constant_loss(setup), 1e-6)
+            if not math.isfinite(losses[-1]) or losses[-1] > limit:
+                losses[-1] = math.inf
+                break
+            bar.advance()
+        trained = _score_on_training(setup, model) if not error else math.nan
+    return Course(
+        np.array(losses),
+        np.array(records),
+        np.array(held_out),
+        np.array(scores),
+        trained,
+        model.eval(),
+        gradients,
+        error,
+    )
+
+
+def _batches(task: Task, size: int, setup: Setup) -> Iterator[Task]:
+    """All samples in every step, or parts of a new order in every epoch."""
+    source, total = torch_generator(setup.seed), len(task.x)
+    while True:
+        if size >= total:
+            yield task
+            continue
+        order = torch.randperm(total, generator=source)
+        for start in range(0, total - size + 1, size):
+            yield task.taken(order[start : start + size])
+
+
+def value_at_rest(model: nn.Module, task: Task) -> float:
+    """The loss without dropout, with the running statistics of batch normalisation; nan where it cannot be had."""
+    training = model.training
+    model.eval()
+    try:
+        with unchanged(model):
+            return task.value(model)
+    except (RuntimeError, ValueError, IndexError):
+        return math.nan
+    finally:
+        model.train(training)
+
+
+def outputs_at_rest(model: nn.Module, task: Task) -> Tensor:
+    """Outputs in evaluation mode."""
+    training = model.training
+    model.eval()
+    try:
+        with unchanged(model), torch.no_grad():
+            return model(task.x)
+    finally:
+        model.train(training)
+
+
+@dataclass(frozen=True, eq=False)
+class Bench:
+    """The samples held out, and what judges answers for them; the same for every network of these data."""
+
+    judge: Judge | None
+    baselines: tuple[Baseline, ...]
+    known: Tensor | None = field(default=None, repr=False)  # targets of the training samples
+
+
+def bench_of(setup: Setup) -> Bench:
+    """Made once for each set of data."""
+    if "bench" not in setup.known:
+        setup.known["bench"] = _make_bench(setup)
+    bench: Bench = setup.known["bench"]
+    return bench
+
+
+def _make_bench(setup: Setup) -> Bench:
+    division = divide(setup)
+    model = Case(setup).model
+    outputs = outputs_at_rest(model, division.held_out)
+    measure = measure_for(outputs, division.held_out.y)
+    if measure is None:
+        return Bench(None, ())
+    classes = outputs.shape[1] if outputs.ndim > 1 else 1
+    wanted = measure.targets(division.held_out.y, outputs)
+    known = _targets(measure, division.training.y, outputs)
+    data = (division.training.x, known), (division.held_out.x, wanted)
+    judge, baselines = fit_baselines(*data, measure, classes, integer(setup.seed) % 2**31)
+    if not division.apart:
+        return Bench(judge, (baselines[0],), known)
+    pooled = [_pooled_features(model, task, outputs) for task in (division.training, division.held_out)]
+    if pooled[0] is not None and pooled[1] is not None and len(pooled[0]) == len(known):
+        baselines.append(fit_readout(pooled[0], known, pooled[1], judge, classes))
+    return Bench(judge, tuple(baselines), known)
+
+
+def _targets(measure: Measure, y: Tensor, outputs: Tensor) -> Tensor:
+    shape = (len(y), *outputs.shape[1:])
+    return measure.targets(y, torch.empty(shape, device="meta") if y.shape == shape else outputs)
+
+
+def _pooled_features(model: nn.Module, task: Task, outputs: Tensor) -> Tensor | None:
+    """What the last layer is given, averaged over positions where the outputs have none."""
+    features = readout_features(model, lambda: outputs_at_rest(model, task))
+    if features is None or len(features) != len(task.x):
+        return None
+    if features.ndim > 2 and outputs.ndim == 2:
+        features = features.flatten(1, -2).reshape(len(features), -1, features.shape[-1]).mean(1)
+    return features.reshape(len(features), -1)
+
+
+def scores_of(setup: Setup, model: nn.Module) -> Array:
+    """Of the samples held out, one by one; empty where only the loss can tell."""
+    bench, division = bench_of(setup), divide(setup)
+    if bench.judge is None:
+        return np.zeros(0)
+    outputs = outputs_at_rest(model, division.held_out)
+    return _scores(bench, bench.judge, division, model, outputs)
+
+
+def _scores(bench: Bench, judge: Judge, division: Division, model: nn.Module, outputs: Tensor) -> Array:
+    if not torch.isfinite(outputs).all():
+        return np.full(len(outputs), -np.inf if judge.measure.kind == "numbers" else 0.0)
+    training = None
+    if judge.measure.kind == "sides" and bench.known is not None:
+        training = outputs_at_rest(model, division.training), bench.known
+    return judge.scores(judge.read(outputs, training))
+
+
+def _score_on_training(setup: Setup, model: nn.Module) -> float:
+    bench, division = bench_of(setup), divide(setup)
+    if bench.judge is None or bench.known is None:
+        return math.nan
+    judge = Judge.of(bench.judge.measure, bench.known, bench.known)
+    task = division.training
+    outputs = outputs_at_rest(model, task)
+    return float(_scores(bench, judge, Division(task, task, False), model, outputs).mean())
+
+
+def constant_loss(setup: Setup) -> float:
+    """The least loss that a constant answer has on the samples held out, fitted to the training samples."""
+    if "constant loss" not in setup.known:
+        setup.known["constant loss"] = _constant_loss(setup)
+    value: float = setup.known["constant loss"]
+    return value
+
+
+def _constant_loss(setup: Setup) -> float:
+    division = divide(setup)
+    training, judged = (
+        task.taken(torch.arange(min(256, len(task.x)))) for task in (division.training, division.held_out)
+    )
+    outputs = outputs_at_rest(Case(setup).model, training)
+    answer = outputs.mean(0, keepdim=True).detach().clone().requires_grad_()
+    optimizer = torch.optim.LBFGS([answer], max_iter=50, line_search_fn="strong_wolfe")
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss = training.loss(answer.expand_as(outputs), training.y)
+        loss.backward()
+        return loss
+
+    try:
+        with torch.enable_grad():
+            optimizer.step(closure)
+        with torch.no_grad():
+            value = float(judged.loss(answer.expand(len(judged.x), *answer.shape[1:]), judged.y))
+    except (RuntimeError, ValueError, IndexError, ForetrainError):
+        return math.nan
+    return value
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Outcome(Result):
+    """What the training showed, beside the baselines."""
+
+    course: Course
+    bench: Bench
+    constant: float  # loss of the best constant answer
+    loss_name: str
+    apart: bool  # whether samples were held out
+    batch: int
+    longer: bool = False
+
+    @property
+    def scored(self) -> bool:
+        """Whether answers are scored; else only the loss can tell."""
+        return self.bench.judge is not None
+
+    @cached_property
+    def gain(self) -> tuple[float, float]:
+        """What the network has over the constant, and its standard error: in scores, or in parts of the loss."""
+        if self.scored:
+            return _paired(self.course.last_scores - self.bench.baselines[0].scores)
+        start = self.constant if math.isfinite(self.constant) else float(self.course.held_out[0])
+        rounds = self.course.losses[-max(10, len(self.course.losses) // 10) :]
+        noise = float(np.std(rounds) / math.sqrt(len(rounds))) if np.isfinite(rounds).all() else math.inf
+        return start - self.course.end, max(noise, 1e-3 * abs(start))
+
+    @cached_property
+    def best(self) -> Baseline | None:
+        """The baseline that gains most over the constant, if any gains for sure."""
+        if not self.scored:
+            return None
+        constant = self.bench.baselines[0].scores
+        sure = []
+        for one in self.bench.baselines[1:]:
+            gain, error = _paired(one.scores - constant)
+            if gain > _SURE * error and gain > 0:
+                sure.append(one)
+        return max(sure, key=lambda one: one.score, default=None)
+
+    @cached_property
+    def status(self) -> Status:
+        """The verdict."""
+        course = self.course
+        if course.error:
+            return Status.FAILS
+        if course.diverged:
+            return Status.DIVERGES
+        gain, error = self.gain
+        sure = gain > _SURE * error
+        if not self.apart:
+            return Status.LEARNS if self._fits else Status.UNSEEN
+        if not self.scored:
+            return Status.LEARNS if sure else Status.UNSEEN
+        if self.best is None:
+            if sure:
+                return Status.LEARNS
+            return Status.BY_HEART if self._fits else Status.NOTHING
+        target = self.best.score - self.bench.baselines[0].score
+        if not sure:
+            return Status.BY_HEART if self._fits else Status.STALLS
+        behind, noise = _paired(self.best.scores - course.last_scores)
+        if gain < (_ENOUGH if self.rising else _NEAR) * target and behind > _SURE * noise:
+            return Status.LESS
+        return Status.LEARNS
+
+    @property
+    def _fits(self) -> bool:
+        """Whether the training samples are answered far better than by a constant."""
+        if not self.scored:
+            start = self.constant if math.isfinite(self.constant) else float(self.course.losses[0])
+            return float(np.median(self.course.losses[-10:])) < (1 - _FITTED) * start
+        constant = self.bench.baselines[0].score
+        return self.course.trained_score - constant > _FITTED * (1 - constant)
+
+    @cached_property
+    def rising(self) -> bool:
+        """Whether it was still getting better when the training ended."""
+        records = self.course.scores if self.scored else -self.course.held_out[:, None]
+        third = max(1, len(records) // 3)
+        if len(records) < 4:
+            return True
+        gain, error = _paired(records[-third:].mean(0) - records[-2 * third : -third].mean(0))
+        return gain > max(error, 1e-3 * abs(float(records[-1].mean())))
+
+    @property
+    def learns(self) -> bool:
+        """Whether it was seen to learn what there is to learn."""
+        return self.status is Status.LEARNS
+
+    @property
+    def score(self) -> float:
+        """Of the network on the samples held out."""
+        return float(self.course.last_scores.mean()) if self.scored else math.nan
+
+    @property
+    def evidence(self) -> str:
+        """Losses and scores, in one sentence."""
+        course = self.course
+        where = "on samples held out" if self.apart else "on the training samples (too few to hold any out)"
+        steps = f"in {len(course.losses)} steps of {self.batch} samples"
+        if course.error:
+            return f"Training stopped with an error: {course.error.rstrip('.')}."
+        if course.diverged:
+            return f"{steps.capitalize()} the loss went from {course.losses[0]:.3g} beyond all bounds."
+        start, end = course.losses[0], float(np.median(course.losses[-10:]))
+        loss = f"{steps.capitalize()} the training loss ({self.loss_name}) went from {start:.3g} to {end:.3g}"
+        constant = (
+            f"; the best constant answer has {self.constant:.3g}" if math.isfinite(self.constant) else ""
+        )
+        if not self.scored:
+            return f"{loss}, {where} it is {course.end:.3g}{constant}."
+        name = self.bench.judge.measure.name if self.bench.judge else ""
+        others = ", ".join(f"{one.name} {_shown(one.score)}" for one in self.bench.baselines)
+        score = course.trained_score if not self.apart else self.score
+        return f"{loss}{constant}. {name.capitalize()} {where}: {_shown(score)}; {others}."
+
+    @property
+    def sentence(self) -> str:
+        """The verdict in words."""
+        status, course = self.status, self.course
+        name = self.bench.judge.measure.name if self.bench.judge else "loss"
+        steps = f"{len(course.losses)} steps"
+        beside = ""
+        if self.scored:
+            rival = self.best or self.bench.baselines[0]
+            score = self.score if self.apart else course.trained_score
+            beside = f"{name} {_shown(score)} after {steps}, where {rival.name} has {_shown(rival.score)}"
+        match status:
+            case Status.LEARNS:
+                said = (
+                    beside
+                    or f"in {steps} the loss fell to {course.end:.3g}, a constant has {self.constant:.3g}"
+                )
+                return f"It learns: {said}."
+            case Status.LESS:
+                return f"It learns less than {self.best.name if self.best else 'it should'}: {beside}."
+            case Status.STALLS:
+                return f"It does not learn: {beside}."
+            case Status.BY_HEART:
+                trained = _shown(course.trained_score)
+                return f"It learns the training samples by heart ({name} {trained}) and nothing that helps on others: {beside}."
+            case Status.NOTHING:
+                return f"Neither the network nor any baseline found anything to learn in these samples: {beside}."
+            case Status.UNSEEN:
+                said = (
+                    beside
+                    or f"after {steps} the loss is {course.end:.3g}, a constant has {self.constant:.3g}"
+                )
+                return f"It was not seen to learn: {said}."
+            case Status.DIVERGES:
+                return f"Training diverges: after {steps} the loss has left all bounds."
+        return f"It cannot be trained as given: {course.error}."
+
+    def answer(self) -> Answer:
+        """The verdict, the table of baselines and the curve."""
+        rows = [(one.name, one.score, _error(one.scores)) for one in self.bench.baselines]
+        parts: list[Any] = []
+        if self.scored:
+            rows.append(("this network", self.score, _error(self.course.last_scores)))
+            name = self.bench.judge.measure.name if self.bench.judge else ""
+            parts.append(Table(["Learner", Column(f"{name.capitalize()}, held out"), "Standard error"], rows))
+        record = {
+            "status": self.status.value,
+            "learns": self.learns,
+            "score": _finite(self.score),
+            "baselines": {one.name: one.score for one in self.bench.baselines},
+            "constant_loss": _finite(self.constant),
+            "losses": [_finite(value) for value in self.course.losses],
+        }
+        return Answer(self.sentence, [*parts, self.figure], self.to_dataset, record, title="Outcome")
+
+    def figure(self) -> Figure:
+        """The curve beside the baselines."""
+        course = self.course
+        figure = Figure(columns=2 if self.scored else 1, size=(9.5 if self.scored else 6.0, 4.0))
+        finite = np.where(np.isfinite(course.losses), course.losses, np.nan)
+        panel = figure.panel(
+            "Loss as given",
+            x="step",
+            y=Axis(f"loss ({self.loss_name})", scale_for(finite, 30.0)),
+            caption=self.sentence,
+        )
+        panel.curve(np.arange(len(finite)), finite, "-", "training, by step", ORANGE, width=1.0)
+        panel.curve(
+            course.steps,
+            np.where(np.isfinite(course.held_out), course.held_out, np.nan),
+            "o-",
+            "held out",
+            BLUE,
+        )
+        if math.isfinite(self.constant):
+            panel.level(self.constant, label="best constant answer", dash=":")
+        if self.scored and len(course.scores):
+            name = self.bench.judge.measure.name if self.bench.judge else ""
+            scores = np.maximum(course.scores.mean(1), -1.0)
+            panel = figure.panel(
+                f"{name.capitalize()} on samples held out", x="step", y=name, caption=self.evidence
+            )
+            panel.curve(course.steps, scores, "o-", "this network", BLUE)
+            dashes = (":", "--", "-.", "-")
+            for one, dash in zip(self.bench.baselines, dashes):
+                panel.level(
+                    max(one.score, -1.0), label=one.name, dash=dash, color=GREEN if dash == "-" else ORANGE
+                )
+        return figure
+
+    def to_dataset(self) -> xarray.Dataset:
+        """The loss by step, the loss and the score of samples held out by record, and the baselines' scores."""
+        import xarray
+
+        course = self.course
+        data = xarray.Dataset(
+            {
+                "loss": ("step", course.losses, {"long_name": self.loss_name}),
+                "held_out_loss": ("record", course.held_out),
+                "constant_loss": self.constant,
+            },
+            {"step": np.arange(len(course.losses)), "record": course.steps},
+            {"status": self.status.value},
+        )
+        if self.scored:
+            data["score"] = ("record", course.scores.mean(1))
+            data["baseline_score"] = ("baseline", [one.score for one in self.bench.baselines])
+            data = data.assign_coords(baseline=[one.name for one in self.bench.baselines])
+        return data
+
+
+def observe(setup: Setup, seconds: float = 2.5) -> Outcome:
+    """Train as given; where the network has not arrived and is still moving, or might be slow, for longer."""
+    outcome = _observe(setup, seconds, 1)
+    slow = outcome.status in (Status.LESS, Status.STALLS, Status.UNSEEN, Status.NOTHING)
+    return _observe(setup, seconds, _LONGER) if slow else outcome
+
+
+def observe_briefly(setup: Setup) -> Outcome:
+    """One short training, however it ends: what cures are compared by."""
+    return _observe(setup, setup.training_seconds, 1)
+
+
+@once
+def outcome_of(case: Case) -> Outcome:
+    """Of the network as it is, observed once."""
+    return observe(case.setup, case.setup.training_seconds)
+
+
+def _observe(setup: Setup, seconds: float, longer: int) -> Outcome:
+    extent = extent_of(setup, seconds)
+    course = train(setup, seconds, longer)
+    apart = divide(setup).apart
+    return Outcome(
+        course, bench_of(setup), constant_loss(setup), setup.task.loss_name, apart, extent.batch, longer > 1
+    )
+
+
+def _paired(differences: Array) -> tuple[float, float]:
+    """Mean and standard error."""
+    if not np.isfinite(differences).all():
+        return -math.inf, 0.0
+    return float(differences.mean()), _error(differences)
+
+
+def _error(values: Array) -> float:
+    return float(values.std() / math.sqrt(max(1, len(values) - 1))) if len(values) else math.nan
+
+
+def _shown(score: float) -> str:
+    return f"{score:.3g}" if score > -10 else "far below 0"
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None
