@@ -87,8 +87,8 @@ class _Products(Collector):
         q = prod(self.shape) // (groups * p)
         self.site = Site(groups, p, q, sum(self.positions), self.is_table)  # for the choice of a way
 
-    def _arranged(self, gradients: Sequence[Tensor | None]) -> Tensor | None:
-        """(groups, samples, q, T) of all uses, with zeros where no gradient arrives; None if none does."""
+    def _arranged(self, gradients: Sequence[Tensor | None]) -> list[Tensor] | None:
+        """(groups, samples, q, T) of every use, with zeros where no gradient arrives; None if none does."""
         found = [
             None if gradient is None else site.arranged(gradient).to(self.size.dtype)
             for site, gradient in zip(self._sites, gradients)
@@ -96,12 +96,10 @@ class _Products(Collector):
         like = next((values for values in found if values is not None), None)
         if like is None:
             return None
-        return _side_by_side(
-            [
-                like.new_zeros(*like.shape[:3], positions) if values is None else values
-                for values, positions in zip(found, self.positions)
-            ]
-        )
+        return [
+            like.new_zeros(*like.shape[:3], positions) if values is None else values
+            for values, positions in zip(found, self.positions)
+        ]
 
 
 class Sensitivities(_Products):
@@ -111,19 +109,24 @@ class Sensitivities(_Products):
 
     def take(self, output: int, gradients: Sequence[Tensor | None]) -> None:
         """Keep the sensitivities of an output."""
-        found = self._arranged(gradients)
+        parts = self._arranged(gradients)
         if self.values is None:
-            if found is None:
+            if parts is None:
                 return
-            groups, samples, q, positions = found.shape
+            groups, samples, q, _ = parts[0].shape
+            positions = sum(self.positions)
             # Products want the positions last, but turning many small parts takes longer.
-            if len(self.positions) > 1 and _features_last(found):
-                room = found.new_empty(groups, samples, self.size.outputs, positions, q).transpose(3, 4)
+            if len(parts) > 1 and _features_last(parts[0]):
+                room = parts[0].new_empty(groups, samples, self.size.outputs, positions, q).transpose(3, 4)
             else:
-                room = found.new_empty(groups, samples, self.size.outputs, q, positions)
+                room = parts[0].new_empty(groups, samples, self.size.outputs, q, positions)
             self.values = room
             self.values[:, :, :output] = 0
-        self.values[:, :, output] = 0 if found is None else found
+        target = self.values[:, :, output]
+        if parts is None:
+            target.zero_()
+        else:  # written to their place at once: a copy on the way costs memory that the system clears every time
+            torch.cat(parts, 3, out=target)
 
 
 def _features_last(values: Tensor) -> bool:
@@ -163,11 +166,12 @@ class FormedGradients(_Products, GradientCollector):
 
     def take(self, output: int, gradients: Sequence[Tensor | None]) -> None:
         """Form the gradients of an output."""
-        found = self._arranged(gradients)
-        if found is None:
+        parts = self._arranged(gradients)
+        if parts is None:
             if self.gradient is not None:
                 self.gradient[:, output] = 0
             return
+        found = _side_by_side(parts)
         groups, samples, q, _ = found.shape
         if self.gradient is None:
             self.gradient = found.new_empty(samples, self.size.outputs, prod(self.shape))
