@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from foretrain.compare.plateau import plateau
     from foretrain.doctor import DoctorRoom as _DoctorRoom
     from foretrain.doctor.examine import doctor as _doctor
+    from foretrain.doctor.training_log import read_log
     from foretrain.empirical.differentials import ddntk, dntk
     from foretrain.empirical.fields import fields
     from foretrain.empirical.global_ntk import global_ntk
@@ -60,6 +61,7 @@ _SOURCES = {
     "ntk_operator": "foretrain.empirical.kernel_operator",
     "plateau": "foretrain.compare.plateau",
     "predict": "foretrain.theory.prediction.predict",
+    "read_log": "foretrain.doctor.training_log",
     "save": "foretrain.support.store",
     "susceptibility": "foretrain.theory.criticality",
 }
@@ -102,6 +104,7 @@ __all__ = [
     "operators",
     "plateau",
     "predict",
+    "read_log",
     "report",
     "saddle",
     "save",
