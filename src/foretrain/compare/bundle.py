@@ -16,9 +16,9 @@ from foretrain.support.errors import NotSupportedError
 
 @dataclass(frozen=True, eq=False)
 class Bundle(Batch):
-    """A dict (arguments by name) or tuple (by position) of tensors with one entry for each sample along the first axis.
+    """A dict (arguments by name) or tuple (by position) of tensors, samples along the first axis.
 
-    What has another length belongs to all samples. ``unusable``: why a model cannot be called with it, or nothing.
+    What has another length there belongs to all samples. ``unusable``: why a model cannot be called with it, if so.
     """
 
     unusable: str = ""
@@ -27,6 +27,8 @@ class Bundle(Batch):
         return self.count
 
     def __getitem__(self, samples: slice | Sequence[int] | Tensor) -> Bundle:
+        if isinstance(samples, int):
+            raise NotSupportedError(f"the inputs are several tensors ({self}), and this needs a single one.")
         part = self.pick(samples.tolist() if isinstance(samples, Tensor) else samples)
         return replace(self, arguments=part.arguments, count=part.count)
 
@@ -38,8 +40,8 @@ class Bundle(Batch):
     @property
     def numbers(self) -> int:
         """How many belong to one sample, in all tensors together."""
-        held = zip(leaves(self.arguments), self.holders)
-        return sum(value.numel() for value, holds in held if holds) // max(1, self.count)
+        sizes = [value.numel() for value, holds in zip(leaves(self.arguments), self.holders) if holds]
+        return int(sum(sizes)) // max(1, self.count)
 
     def changed(self, function: Callable[[Tensor], Tensor]) -> Bundle:
         """With the function's result in the place of every tensor."""

@@ -93,7 +93,8 @@ def prepare(model: nn.Module, x: Any, y: Any, loss: Loss | str | None) -> Task:
     """
     ours, loss = loss is None or isinstance(loss, str), named_loss(loss)
     like = next(model.parameters()).detach()
-    inputs, targets = (values.to(like.device) for values in paired_samples(x, y))
+    inputs, targets = paired_samples(x, y)
+    inputs, targets = inputs.to(like.device), targets.to(like.device)
     if isinstance(inputs, Bundle) and not takes_bundles(model):
         raise NotSupportedError(
             f"`x` is a {type(x).__name__}: give one tensor, and wrap the model so that it takes it apart."

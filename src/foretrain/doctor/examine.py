@@ -73,12 +73,12 @@ class Training:
 
         The scheduler moves ``every`` so many steps.
         """
-        optimizer, chosen = self.optimizer, self.optimizer is None
+        optimizer, chosen = 1.0 if self.optimizer is None else self.optimizer, self.optimizer is None
         number = isinstance(optimizer, int | float | np.number) and not isinstance(optimizer, bool)
         if isinstance(optimizer, torch.optim.Optimizer):
             recipe = recipe_of(model, optimizer, self.scheduler, every)
-        elif chosen or (number and 0 < optimizer < math.inf):
-            recipe = descent(model, 1.0 if chosen else float(optimizer))
+        elif number and 0 < optimizer < math.inf:
+            recipe = descent(model, float(optimizer))
             if self.scheduler is not None:
                 recipe = recipe_of(model, recipe.build(model), self.scheduler, every)
         else:
@@ -128,7 +128,7 @@ def doctor(
         Any ``nn.Module``; it is copied and not changed. A Lightning module brings its loss and its optimizer, and a
         ``transformers.Trainer`` in its place brings everything.
     x, y
-        Inputs and targets: arrays or tensors with one entry for each sample, or as ``x`` a dict or a tuple of them for
+        Inputs and targets: arrays or tensors with one entry for each sample, or as ``x`` a dict or tuple of them for
         a model with several arguments. As ``x`` alone a DataLoader, a dataset, a list of batches, or one batch: pairs
         of inputs and targets, dicts whose targets are called labels, label, targets, target or y, or whatever
         ``step`` takes. Of many samples some thousands are looked at.
@@ -250,6 +250,11 @@ def make_setup(model: Any, x: Any = None, y: Any = None, training: Training = Tr
             training.batch_size or samples.batch_size or math.inf
         )
         every = math.ceil(steps / training.accumulate) if by_epoch else 1
+    if step is not None and training.optimizer is None:
+        raise InputError(
+            "a rate can be chosen only where the loss is a function of outputs and targets: give `optimizer=`, a "
+            "torch optimizer or the learning rate of plain descent."
+        )
     recipe = training.recipe(model, max(1, every))
     if step is None:
         samples = samples_first(private, samples)

@@ -43,7 +43,7 @@ def configured_optimizer(model: Any) -> Configured:
         raise NotSupportedError(
             f"configure_optimizers gives {len(entries)} optimizers: give `step=` and one of them as `optimizer=`."
         )
-    (entry,) = entries
+    entry: Any = entries[0]
     if isinstance(entry, Mapping):
         entry, schedulers = entry.get("optimizer"), entry.get("lr_scheduler", schedulers)
     if isinstance(schedulers, Sequence):

@@ -310,11 +310,12 @@ def _check_classes(outputs: Tensor, y: Tensor) -> None:
 
 def _taken(model: nn.Module, inputs: Tensor | Bundle, like: Tensor) -> Tensor | Bundle:
     """The inputs as the model takes them: whole numbers become real ones where it does not take whole ones."""
-    kinds = [inputs]
-    for kind in (torch.long, like.dtype):
-        kinds.append(change_tensors(inputs, lambda v: v if v.is_floating_point() else v.to(kind)))
+
+    def with_whole(kind: torch.dtype) -> Tensor | Bundle:
+        return change_tensors(inputs, lambda value: value if value.is_floating_point() else value.to(kind))
+
     failure: Exception | None = None
-    for candidate in kinds:
+    for candidate in (inputs, with_whole(torch.long), with_whole(like.dtype)):
         try:
             with torch.no_grad():
                 model(candidate[:2])
@@ -332,6 +333,7 @@ def _taken(model: nn.Module, inputs: Tensor | Bundle, like: Tensor) -> Tensor | 
 
 
 def first_line(error: BaseException) -> str:
+    """What an error says, without the rest and without its full stop."""
     return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from foretrain.compare.bundle import Bundle, bundle, change_tensors, shape_text
+from foretrain.compare.bundle import Bundle, change_tensors, shape_text
 from foretrain.compare.task import Task
 from foretrain.doctor.intake import (
     FAILURES,
@@ -35,7 +35,7 @@ _TRIED = 32  # samples on which a step is tried, unless its batches have fewer
 
 @dataclass(frozen=True)
 class Step:
-    """The loss of a batch, by a function of the model and the batch or, with ``takes_model`` off, of the batch alone."""
+    """The loss of a batch, by a function of the model and the batch; without ``takes_model`` of the batch alone."""
 
     function: Callable[..., Any]
     name: str
@@ -57,7 +57,7 @@ class Step:
 
 @contextmanager
 def standing_in(original: nn.Module, model: nn.Module) -> Iterator[None]:
-    """Inside, the original and its parts have the attributes of the model, so that whoever holds them uses the model."""
+    """Inside, the original and its parts have the attributes of the model: whoever holds them uses the model."""
     ours, theirs = list(original.modules()), list(model.modules())
     if [type(part) for part in ours] != [type(part) for part in theirs]:
         ours, theirs = ours[:1], theirs[:1]
@@ -179,7 +179,7 @@ def fitted_step_task(model: nn.Module, samples: Samples, step: Step, output: Out
         try:
             with torch.no_grad():
                 outputs = trial(candidate.x[:2])
-        except FAILURES + (ForetrainError,):
+        except (*FAILURES, ForetrainError):
             continue
         if outputs.is_floating_point() and outputs.ndim and len(outputs) == len(candidate.x[:2]):
             samples = candidate
@@ -254,8 +254,8 @@ def _try_step(task: StepTask, trial: nn.Module) -> None:
             slopes = torch.autograd.grad(loss, [*ours, *theirs], allow_unused=True)
         except RuntimeError as error:
             raise InputError(
-                f"the loss that {name} returns cannot be differentiated ({first_line(error)}): let it return the loss "
-                "with its graph, and leave backward() and the optimizer's step to the doctor."
+                f"the loss that {name} returns cannot be differentiated ({first_line(error)}): let it return the "
+                "loss with its graph, and leave backward() and the optimizer's step to the doctor."
             ) from error
     if any(slope is not None for slope in slopes[len(ours) :]):
         raise InputError(

@@ -154,7 +154,7 @@ class _Training:
 
 
 def descend(optimizer: torch.optim.Optimizer, model: nn.Module, task: Task) -> float:
-    """One step as the optimizer's recipe has it, and the loss before it: every training of the doctor is made of these.
+    """One step as the optimizer's recipe has it, and the loss before it: what all trainings are made of.
 
     By a closure, because some optimizers ask for the loss more than once.
     """
