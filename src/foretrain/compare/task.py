@@ -39,9 +39,17 @@ _BY_ELEMENT: tuple[Loss, ...] = (
     nn.functional.l1_loss,
     nn.functional.smooth_l1_loss,
     nn.functional.huber_loss,
+    nn.functional.binary_cross_entropy,
     nn.functional.binary_cross_entropy_with_logits,
 )
-_BY_ELEMENT_MODULES = (nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss, nn.BCEWithLogitsLoss)
+_BY_ELEMENT_MODULES = (
+    nn.MSELoss,
+    nn.L1Loss,
+    nn.SmoothL1Loss,
+    nn.HuberLoss,
+    nn.BCELoss,
+    nn.BCEWithLogitsLoss,
+)
 
 
 @dataclass(frozen=True)
@@ -72,12 +80,21 @@ class Task:
 
 
 def named_loss(loss: Loss | str | None) -> Loss | None:
-    """A loss by its name (capitals and hyphens do not matter), or the function that was given."""
+    """A loss by its name (capitals and hyphens do not matter), or the function that was given.
+
+    Names are those of ``LOSSES`` and of the losses in torch.nn.functional, as "l1_loss" or "l1".
+    """
     if isinstance(loss, str):
         name = loss.strip().lower().replace("-", "_")
-        if name not in LOSSES:
-            raise unknown_name("`loss`", loss, LOSSES)
-        return LOSSES[name]
+        of_torch = {
+            known: function
+            for known, function in vars(nn.functional).items()
+            if known.endswith("_loss") or known.startswith("binary_cross_entropy")
+        }
+        known = LOSSES | of_torch
+        if name not in known and f"{name}_loss" not in known:
+            raise unknown_name("`loss`", loss, {**LOSSES, "l1_loss": None})
+        return known.get(name) or known[f"{name}_loss"]
     if loss is not None and not callable(loss):
         raise InputError(
             f"loss is a {type(loss).__name__}: give its name or a function of outputs and targets."
@@ -89,7 +106,8 @@ def prepare(model: nn.Module, x: Any, y: Any, loss: Loss | str | None) -> Task:
     """Tensors in the model's precision; without a loss, cross-entropy for whole-number labels, else mean squares.
 
     Targets get the shape of the outputs where the loss is named or chosen here. A function that the user gave is
-    called with what the user gave, as in a training of one's own: also where it broadcasts.
+    called with what the user gave, as in a training of one's own, also where it broadcasts; only what it would refuse
+    gets the shape of the outputs too.
     """
     ours, loss = loss is None or isinstance(loss, str), named_loss(loss)
     like = next(model.parameters()).detach()
@@ -116,7 +134,7 @@ def prepare(model: nn.Module, x: Any, y: Any, loss: Loss | str | None) -> Task:
         loss = nn.functional.cross_entropy if classes else nn.functional.mse_loss
     name = _NAMES.get(loss, getattr(loss, "__name__", type(loss).__name__))
     by_element = loss in _BY_ELEMENT or isinstance(loss, _BY_ELEMENT_MODULES)
-    if by_element and ours:
+    if by_element and (ours or not _runs(loss, outputs, targets[:2].to(like.dtype))):
         # One number for each output: axes of length one are added or left out, nothing is broadcast or reordered.
         shape = (len(targets), *outputs.shape[1:])
         given, wanted = ([size for size in sizes[1:] if size != 1] for sizes in (targets.shape, shape))
@@ -227,6 +245,14 @@ def _broadcasts(loss: Loss, outputs: Tensor, targets: Tensor, by_element: bool) 
         and not _adds_up(loss, outputs, targets)
         and _adds_up(loss, outputs, targets.reshape(outputs.shape))
     )
+
+
+def _runs(loss: Loss, outputs: Tensor, targets: Tensor) -> bool:
+    try:
+        _Quiet(loss)(outputs, targets)
+    except (RuntimeError, ValueError):
+        return False
+    return True
 
 
 def _adds_up(loss: Loss, outputs: Tensor, targets: Tensor) -> bool:

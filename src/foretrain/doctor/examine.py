@@ -29,6 +29,7 @@ from foretrain.doctor.frameworks import configured_optimizer, is_trainer, traine
 from foretrain.doctor.intake import (
     Output,
     bare_model,
+    first_line,
     fitted_task,
     gathered,
     private_copy,
@@ -40,7 +41,7 @@ from foretrain.doctor.stability import as_given, edge, rate_code, with_chosen_ra
 from foretrain.doctor.step_task import Step, fitted_step_task, own_loss, training_step, user_step
 from foretrain.doctor.trials import LOOKED_AT, Trial, has_learned, losses_of, shortened_trials
 from foretrain.support.arguments import positive, whole_number
-from foretrain.support.errors import ForetrainError, InputError, unknown_name
+from foretrain.support.errors import ForetrainError, InputError, NotSupportedError, unknown_name
 from foretrain.support.progress import Progress
 from foretrain.support.seeds import Seed, integer
 from foretrain.support.user_warnings import warn_user
@@ -276,7 +277,12 @@ def make_setup(model: Any, x: Any = None, y: Any = None, training: Training = Tr
     setup = Setup(private, task, recipe, size, seed, fresh, samples.notes)
     setup = replace(setup, notes=(*setup.notes, *shortened_trials(setup)))
     if recipe.chosen:
-        return with_chosen_rate(setup)
+        try:
+            return with_chosen_rate(setup)
+        except NotImplementedError as error:  # layers of which torch has no second derivative
+            raise NotSupportedError(
+                f"no rate can be chosen for this model ({first_line(error)}): give `optimizer=`."
+            ) from error
     try:
         recipe.build(private)
     except (TypeError, ValueError, RuntimeError) as error:
