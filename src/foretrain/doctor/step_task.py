@@ -246,7 +246,7 @@ def _try_step(task: StepTask, trial: nn.Module) -> None:
             ) from error
         if not torch.isfinite(loss):
             raise InputError(
-                f"{name} returns {float(loss):g}: look at the weights of the model and the data."
+                f"{name} returns {float(loss.detach()):g}: look at the weights of the model and the data."
             )
         ours = [p for p in trial.parameters() if p.requires_grad]
         theirs = [p for p in task.step.original.parameters() if p.requires_grad]
