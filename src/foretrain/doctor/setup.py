@@ -213,8 +213,8 @@ def scheduled_rates(
 ) -> list[list[float]]:
     """The learning rates of each group in the steps to come, read off a copy; nothing where they stay as they are.
 
-    One that waits for the loss to stop falling does not act in a short training, and counts as none. Where momentum is
-    moved too, as OneCycleLR does, only the rates follow.
+    One that waits for the loss to stop falling does not act in a short training, and counts as none. Where momentum
+    is moved too, as OneCycleLR does, only the rates follow.
     """
     groups = optimizer.param_groups
     if scheduler is None or isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):

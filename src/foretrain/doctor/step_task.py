@@ -91,11 +91,17 @@ def training_step(original: nn.Module) -> Step:
         )
 
     def call(model: Any, batch: Any) -> Any:
+        # Lightning's loggers warn at every call where no trainer listens.
+        vars(model).update({name: _ignore for name in ("log", "log_dict") if hasattr(model, name)})
         return (
             model.training_step(batch, 0) if _places(model.training_step) > 1 else model.training_step(batch)
         )
 
     return Step(call, "training_step", original)
+
+
+def _ignore(*_: Any, **__: Any) -> None:
+    """In the place of a logger."""
 
 
 def _places(function: Callable[..., Any]) -> int:
