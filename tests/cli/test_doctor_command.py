@@ -44,6 +44,17 @@ def text():
 
 def recurrent():
     return nn.GRU(5, 4)
+
+class Mixed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table, self.linear = nn.Embedding(7, 1), nn.Linear(5, 1)
+
+    def forward(self, tokens, numbers):
+        return self.table(tokens) + self.linear(numbers)
+
+def robust(outputs, targets):
+    return (outputs[:, 0] - targets).abs().mean()
 """
 QUICK = ("--checks", "plateau")
 
@@ -115,10 +126,35 @@ def test_data_and_picture_are_saved(files: Path, capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.slow(after=2)
-@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw", "shampoo"])
+@pytest.mark.parametrize(
+    "optimizer", ["sgd", "adam", "adamw", "shampoo", "rmsprop", "adagrad", "nadam", "radam", "adamax"]
+)
 def test_optimizers_by_name(files: Path, optimizer: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert call(files, "healthy", "--optimizer", optimizer, "--lr", "0.01", "--json", *QUICK) == 0
     assert json.loads(capsys.readouterr().out)["optimizer"].lower().startswith(optimizer)
+
+
+def test_options_of_the_training_reach_it(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    own = f"{files / 'model.py'}:robust"
+    options = ("--optimizer", "AdamW", "--weight-decay", "0.1", "--clip-norm", "2", "--accumulate", "3")
+    assert call(files, "healthy", *options, "--batch-size", "8", "--loss", own, "--json", *QUICK) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["loss"] == "robust"
+    assert answer["optimizer"] == (
+        "AdamW with rate 0.001, gradients clipped at norm 2, 3 micro-batches in a step"
+    )
+    assert answer["batch_size"] == 24
+    assert call(files, "healthy", "--loss", "huber", "--lr", "0.1", "--json", *QUICK) == 0
+    assert json.loads(capsys.readouterr().out)["loss"] == "huber_loss"
+
+
+def test_arrays_have_the_names_of_the_models_arguments(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    x = np.random.default_rng(0).normal(size=(96, 5))
+    np.savez(files / "named.npz", numbers=x, tokens=np.arange(96) % 7, y=x[:, 0])
+    assert call(files, "Mixed", "--lr", "0.1", "--json", *QUICK, data="named.npz") == 0
+    assert json.loads(capsys.readouterr().out)["samples"] == 96
 
 
 def test_weights_of_a_checkpoint_have_begun(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -152,6 +188,15 @@ REFUSED = {
         ("healthy", "--optimizer", "adam", "--momentum", "0.9"),
         "--momentum is an option of sgd",
     ),
+    "decay without a rate": (("healthy", "--weight-decay", "0.5"), "--weight-decay needs --lr"),
+    "a negative decay": (("healthy", "--lr", "1", "--weight-decay", "-1"), "--weight-decay is -1"),
+    "a decay of an optimizer without": (
+        ("healthy", "--optimizer", "lbfgs", "--weight-decay", "1"),
+        "lbfgs does not take",
+    ),
+    "no clipping": (("healthy", "--lr", "1", "--clip-norm", "0"), "--clip-norm is 0"),
+    "no such loss in the file": (("healthy", "--loss", "model.py:nothing"), "model.py"),
+    "arguments of another model": (("Mixed", "data.npz"), "does not take x of shape (96, 5)"),
     "too much momentum": (("healthy", "--lr", "1", "--momentum", "1"), "--momentum is 1"),
     "momentum without a rate": (("healthy", "--momentum", "0.5"), "--momentum needs --lr"),
     "an empty batch": (("healthy", "--lr", "1", "--batch-size", "0"), "--batch-size"),

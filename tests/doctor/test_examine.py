@@ -277,7 +277,6 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "nothing to train": ({"model": frozen()}, "nothing to train"),
     "no parameters": ({"model": nn.Tanh()}, "nothing to train"),
     "a broken weight": ({"model": broken()}, "0.weight has values that are infinite or not a number"),
-    "spread over devices": ({"model": nn.DataParallel(network())}, "model.module"),
     "on no device": ({"model": nn.Linear(5, 1, device="meta")}, "meta"),
     "a forward that raises": ({"model": Raises()}, "does not take x of shape"),
     "one number for all": ({"model": Whole()}, "one entry for each sample"),
@@ -315,7 +314,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "an unknown check": ({"checks": ["initialization"]}, "did you mean 'initialisation'"),
     "a negative seed": ({"seed": -1}, "seed is -1"),
     "a loader and targets": ({"x": DataLoader(TensorDataset(X, Y))}, "leave out y"),
-    "several inputs": ({"x": {"a": X}}, "x is a dict"),
+    "several inputs of a model with one": ({"x": {"a": X}}, r"does not take x of shape a \(40, 5\)"),
 }
 
 

@@ -9,8 +9,19 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from foretrain.cli.frame import Command, Seed
-from foretrain.cli.models import BatchSize, Checkpoint, Data, Momentum, Optimizer, Rate, Training
-from foretrain.cli.options import Loss, Model
+from foretrain.cli.models import (
+    Accumulate,
+    BatchSize,
+    Checkpoint,
+    ClipNorm,
+    Data,
+    Momentum,
+    Optimizer,
+    Rate,
+    Training,
+    WeightDecay,
+)
+from foretrain.cli.options import Model
 from foretrain.support.answers import Answer
 
 if TYPE_CHECKING:
@@ -23,11 +34,18 @@ if TYPE_CHECKING:
 def doctor(
     model: Model,
     data: Data,
-    loss: Loss = None,
+    loss: Annotated[
+        str | None,
+        "mse, squared_error (half the SUM), cross_entropy, a loss of torch.nn.functional as in --loss l1_loss, or "
+        "your own as in --loss losses.py:robust [default: cross_entropy for whole-number labels, else mse].",
+    ] = None,
     optimizer: Optimizer = None,
     lr: Rate = None,
     momentum: Momentum = 0.0,
+    weight_decay: WeightDecay = 0.0,
     batch_size: BatchSize = None,
+    accumulate: Accumulate = 1,
+    clip_norm: ClipNorm = None,
     checkpoint: Checkpoint = None,
     checks: Annotated[str | None, "Names of checks, separated by commas [default: all]."] = None,
     verify: Annotated[bool, "Also train with and without the advice, for a minute at most."] = False,
@@ -40,7 +58,9 @@ def doctor(
     The model and its file are not changed. Exit code: 0 if the network can learn (also with warnings), 1 if
     a finding is critical, 2 if the model or the data cannot be used.
     """
-    training = Training(loss, optimizer, lr, momentum, batch_size, checkpoint)
+    training = Training(
+        loss, optimizer, lr, momentum, batch_size, checkpoint, weight_decay, clip_norm, accumulate
+    )
     found = training.examined(model, data, seed, checks)
     plan = found.plan()  # asked first: what heals with another finding is then told as its consequence
     trained = found.verify(steps) if verify else None
@@ -74,6 +94,7 @@ COMMAND = Command(
     examples=(
         "foretrain doctor model.py:make data.npz",
         "foretrain doctor model.py:make data.npz --optimizer adam --lr 0.001 --batch-size 64 --verify",
+        "foretrain doctor model.py:make data.npz --optimizer rmsprop --lr 0.001 --clip-norm 1",
         "foretrain doctor model.py:make data.npz --checks initialisation,learning_rate --lr 0.1 --json",
         "foretrain doctor model.py:make data.npz --checkpoint weights.pt --save diagnosis --plot diagnosis.png",
     ),

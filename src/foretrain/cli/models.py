@@ -16,14 +16,32 @@ if TYPE_CHECKING:
 
     from foretrain.doctor import Diagnosis
 
-_OPTIMIZERS = ("sgd", "adam", "adamw", "shampoo")
+_WITH_MOMENTUM = ("sgd", "rmsprop")
 
-Data = Annotated[Path, typer.Argument(help="data.npz with x and y, samples first.")]
-Optimizer = Annotated[str | None, "sgd, adam, adamw or shampoo [default: sgd]."]
-Rate = Annotated[float | None, "Learning rate [default: half the largest stable one, for sgd]."]
-Momentum = Annotated[float, "Of sgd."]
+Data = Annotated[
+    Path,
+    typer.Argument(
+        help="data.npz with x and y, samples first; without x, arrays with the names of the model's arguments."
+    ),
+]
+Optimizer = Annotated[
+    str | None,
+    "sgd, adam, adamw, rmsprop, adagrad, nadam, radam, any other class of torch.optim, or shampoo, as in "
+    "--optimizer rmsprop [default: sgd].",
+]
+Rate = Annotated[
+    float | None, "Learning rate [default: half the largest stable one for sgd, else the optimizer's own]."
+]
+Momentum = Annotated[float, "Of sgd or rmsprop, as in --lr 0.1 --momentum 0.9."]
 BatchSize = Annotated[
     int | None, typer.Option("--batch-size", min=1, help="Samples in a step [default: all].")
+]
+WeightDecay = Annotated[float, "Of the optimizer, as in --optimizer adamw --weight-decay 0.01."]
+ClipNorm = Annotated[
+    float | None, "Clip the norm of all gradients together, as in --clip-norm 1 [default: no clipping]."
+]
+Accumulate = Annotated[
+    int, typer.Option("--accumulate", min=1, help="Batches in a step, as in --batch-size 16 --accumulate 4.")
 ]
 Checkpoint = Annotated[
     Path | None,
@@ -95,30 +113,46 @@ class Training:
     momentum: float = 0.0
     batch_size: int | None = None
     checkpoint: Path | None = None
+    weight_decay: float = 0.0
+    clip_norm: float | None = None
+    accumulate: int = 1
 
     def examined(self, model: str, data: Path, seed: int, checks: str | None = None) -> Diagnosis:
         """The diagnosis of a model's file on a data file; what cannot be used is refused before the work."""
         from foretrain.compare.task import named_loss
         from foretrain.doctor.examine import chosen_checks, doctor
-        from foretrain.support.loading import load_checkpoint, load_data
+        from foretrain.support.loading import load_callable, load_checkpoint, load_model_data
 
         chosen_checks(checks)
-        named_loss(self.loss)
+        own = self.loss is not None and ":" in self.loss
+        loss = load_callable(str(self.loss)) if own else self.loss
+        named_loss(loss)
         self._check()
-        samples, network = load_data(data), model_from(model, seed)
+        (inputs, targets), network = load_model_data(data), model_from(model, seed)
         if self.checkpoint is not None:
             load_checkpoint(network, self.checkpoint)
-        x, y = known_to_torch(samples.x), known_to_torch(samples.y)
+        y = known_to_torch(targets)
+        if isinstance(inputs, dict):
+            x: Any = {name: known_to_torch(array) for name, array in inputs.items()}
+        else:
+            x = known_to_torch(inputs)
         # A recurrent layer alone may take time first; a file has samples first.
-        if takes_time_first(network, x) and y.ndim >= 2 and y.shape[:2] == x.shape[:2]:
+        if (
+            not isinstance(x, dict)
+            and takes_time_first(network, x)
+            and y.ndim >= 2
+            and y.shape[:2] == x.shape[:2]
+        ):
             x, y = x.swapaxes(0, 1), y.swapaxes(0, 1)
         return doctor(
             network,
             x,
             y,
-            loss=self.loss,
+            loss=loss,
             optimizer=self._optimizer(network),
             batch_size=self.batch_size,
+            accumulate=self.accumulate,
+            clip_norm=self.clip_norm,
             fresh=None if self.checkpoint is None else False,
             checks=checks,
             seed=seed,
@@ -129,31 +163,48 @@ class Training:
         return "sgd" if self.optimizer is None else self.optimizer.lower()
 
     def _check(self) -> None:
-        if self._name not in _OPTIMIZERS:
-            raise unknown_name("`optimizer`", self._name, _OPTIMIZERS)
+        if self._name != "shampoo" and self._name not in _torch_optimizers():
+            raise unknown_name("`optimizer`", self._name, [*_torch_optimizers(), "shampoo"])
         if self.lr is not None and not 0 < self.lr < float("inf"):
             raise InputError(f"--lr is {self.lr:g}: give a positive learning rate.")
         if not 0 <= self.momentum < 1:
             raise InputError(f"--momentum is {self.momentum:g}: give a number from 0 to below 1.")
-        if self.momentum and self._name != "sgd":
-            raise InputError(f"--momentum is an option of sgd: leave it out for {self._name}.")
-        if self.momentum and self.lr is None:
-            raise InputError(
-                "--momentum needs --lr: the rate that is chosen without it is that of plain descent."
-            )
+        if not 0 <= self.weight_decay < float("inf"):
+            raise InputError(f"--weight-decay is {self.weight_decay:g}: give a number from 0 on.")
+        if self.momentum and self._name not in _WITH_MOMENTUM:
+            raise InputError(f"--momentum is an option of sgd and rmsprop: leave it out for {self._name}.")
+        for option, value in (("--momentum", self.momentum), ("--weight-decay", self.weight_decay)):
+            if value and self._name == "sgd" and self.lr is None:
+                raise InputError(
+                    f"{option} needs --lr: the rate that is chosen without it is that of plain descent."
+                )
 
     def _optimizer(self, network: nn.Module) -> Any:
         """A torch optimizer; None where the doctor is to choose the rate of plain descent."""
-        import torch
-
         trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
         if not trained:
             raise InputError("the model has no parameter with requires_grad: there is nothing to train.")
-        if self._name == "sgd":
-            return None if self.lr is None else torch.optim.SGD(trained, lr=self.lr, momentum=self.momentum)
-        rate = 1e-3 if self.lr is None else self.lr  # the usual one of all three
+        if self._name == "sgd" and self.lr is None:
+            return None
+        given = {"lr": self.lr, "momentum": self.momentum or None, "weight_decay": self.weight_decay or None}
+        options = {name: value for name, value in given.items() if value is not None}
         if self._name == "shampoo":
             from foretrain.training.optimizers import shampoo  # it takes seconds to import
 
-            return shampoo(trained, lr=rate)
-        return (torch.optim.Adam if self._name == "adam" else torch.optim.AdamW)(trained, lr=rate)
+            return shampoo(trained, **{"lr": 1e-3, **options})
+        try:
+            return _torch_optimizers()[self._name](trained, **options)
+        except (TypeError, ValueError) as error:
+            raise InputError(f"the optimizer {self._name} does not take these options ({error}).") from error
+
+
+def _torch_optimizers() -> dict[str, Any]:
+    """The classes of torch.optim, by their names in small letters."""
+    import torch
+
+    kinds = {name.lower(): kind for name, kind in vars(torch.optim).items() if isinstance(kind, type)}
+    return {
+        name: kind
+        for name, kind in kinds.items()
+        if issubclass(kind, torch.optim.Optimizer) and kind is not torch.optim.Optimizer
+    }

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from foretrain.compare.bundle import Bundle, bundle, change_tensors, takes_bundles
 from foretrain.support.errors import InputError, NotSupportedError, unknown_name
 
 Loss = Callable[[Any, Any], Tensor]
@@ -37,19 +39,31 @@ _BY_ELEMENT: tuple[Loss, ...] = (
     nn.functional.l1_loss,
     nn.functional.smooth_l1_loss,
     nn.functional.huber_loss,
+    nn.functional.binary_cross_entropy,
     nn.functional.binary_cross_entropy_with_logits,
 )
-_BY_ELEMENT_MODULES = (nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss, nn.BCEWithLogitsLoss)
+_BY_ELEMENT_MODULES = (
+    nn.MSELoss,
+    nn.L1Loss,
+    nn.SmoothL1Loss,
+    nn.HuberLoss,
+    nn.BCELoss,
+    nn.BCEWithLogitsLoss,
+)
 
 
 @dataclass(frozen=True)
 class Task:
-    """Inputs, targets and loss as the model takes them."""
+    """Inputs, targets and loss as the model takes them.
 
-    x: Tensor = field(repr=False)
-    y: Tensor = field(repr=False)
+    ``broadcast``: one sentence where the loss that the user gave compares every output with every target.
+    """
+
+    x: Any = field(repr=False)  # a tensor, or a Bundle of several
+    y: Any = field(repr=False)  # a tensor; None where only the step of a batch knows the targets
     loss: Loss = field(repr=False)
     loss_name: str
+    broadcast: str = ""
 
     def taken(self, places: Tensor) -> Task:
         """Some of the samples, by their numbers."""
@@ -66,12 +80,21 @@ class Task:
 
 
 def named_loss(loss: Loss | str | None) -> Loss | None:
-    """A loss by its name (capitals and hyphens do not matter), or the function that was given."""
+    """A loss by its name (capitals and hyphens do not matter), or the function that was given.
+
+    Names are those of ``LOSSES`` and of the losses in torch.nn.functional, as "l1_loss" or "l1".
+    """
     if isinstance(loss, str):
         name = loss.strip().lower().replace("-", "_")
-        if name not in LOSSES:
-            raise unknown_name("`loss`", loss, LOSSES)
-        return LOSSES[name]
+        of_torch = {
+            known: function
+            for known, function in vars(nn.functional).items()
+            if known.endswith("_loss") or known.startswith("binary_cross_entropy")
+        }
+        known = LOSSES | of_torch
+        if name not in known and f"{name}_loss" not in known:
+            raise unknown_name("`loss`", loss, {**LOSSES, "l1_loss": None})
+        return known.get(name) or known[f"{name}_loss"]
     if loss is not None and not callable(loss):
         raise InputError(
             f"loss is a {type(loss).__name__}: give its name or a function of outputs and targets."
@@ -80,24 +103,38 @@ def named_loss(loss: Loss | str | None) -> Loss | None:
 
 
 def prepare(model: nn.Module, x: Any, y: Any, loss: Loss | str | None) -> Task:
-    """Tensors in the model's precision; without a loss, cross-entropy for whole-number labels, else mean squares."""
-    loss = named_loss(loss)
+    """Tensors in the model's precision; without a loss, cross-entropy for whole-number labels, else mean squares.
+
+    Targets get the shape of the outputs where the loss is named or chosen here. A function that the user gave is
+    called with what the user gave, as in a training of one's own, also where it broadcasts; only what it would refuse
+    gets the shape of the outputs too.
+    """
+    ours, loss = loss is None or isinstance(loss, str), named_loss(loss)
     like = next(model.parameters()).detach()
-    inputs, targets = (values.to(like.device) for values in paired_samples(x, y))
-    inputs = inputs.to(like.dtype) if inputs.is_floating_point() else inputs
+    inputs, targets = paired_samples(x, y)
+    inputs, targets = inputs.to(like.device), targets.to(like.device)
+    if isinstance(inputs, Bundle) and not takes_bundles(model):
+        raise NotSupportedError(
+            f"`x` is a {type(x).__name__}: give one tensor, and wrap the model so that it takes it apart."
+        )
+    inputs = change_tensors(
+        inputs, lambda value: value.to(like.dtype) if value.is_floating_point() else value
+    )
     with torch.no_grad():
         outputs = model(inputs[:2])
     if not isinstance(outputs, Tensor):
         raise InputError(
             f"the model returns a {type(outputs).__name__}: wrap it so that it returns a tensor."
         )
-    whole = not targets.is_floating_point()
+    whole, broadcast = not targets.is_floating_point(), ""
     if loss is None:
         classes = (
             whole and outputs.ndim > 1 and outputs.shape[1] > 1 and _labels(targets, outputs) is not None
         )
         loss = nn.functional.cross_entropy if classes else nn.functional.mse_loss
-    if loss in _BY_ELEMENT or isinstance(loss, _BY_ELEMENT_MODULES):
+    name = _NAMES.get(loss, getattr(loss, "__name__", type(loss).__name__))
+    by_element = loss in _BY_ELEMENT or isinstance(loss, _BY_ELEMENT_MODULES)
+    if by_element and (ours or not _runs(loss, outputs, targets[:2].to(like.dtype))):
         # One number for each output: axes of length one are added or left out, nothing is broadcast or reordered.
         shape = (len(targets), *outputs.shape[1:])
         given, wanted = ([size for size in sizes[1:] if size != 1] for sizes in (targets.shape, shape))
@@ -109,11 +146,15 @@ def prepare(model: nn.Module, x: Any, y: Any, loss: Loss | str | None) -> Task:
         targets = targets.to(like.dtype).reshape(shape)
     elif whole and (loss is nn.functional.cross_entropy or isinstance(loss, nn.CrossEntropyLoss)):
         targets = _checked_labels(targets, outputs, getattr(loss, "ignore_index", -100))
-    elif not whole:
+    elif by_element or not whole:
         targets = targets.to(like.dtype)
-        _refuse_broadcasting(loss, model, inputs, targets)
-    name = _NAMES.get(loss, getattr(loss, "__name__", type(loss).__name__))
-    task = Task(inputs, targets, loss, name)
+        if _broadcasts(loss, outputs, targets[:2], by_element):
+            loss, shape = _Quiet(loss), (len(targets), *outputs.shape[1:])
+            broadcast = (
+                f"y has shape {tuple(targets.shape)}, which the loss broadcasts against outputs of shape {shape}: "
+                "give y in the shape of the outputs."
+            )
+    task = Task(inputs, targets, loss, name, broadcast)
     _check_value(task, model)
     return task
 
@@ -141,53 +182,77 @@ def _checked_labels(targets: Tensor, outputs: Tensor, ignored: int) -> Tensor:
     return labels
 
 
-def paired_samples(x: Any, y: Any) -> tuple[Tensor, Tensor]:
+def paired_samples(x: Any, y: Any) -> tuple[Tensor | Bundle, Tensor]:
     """Inputs and targets, at least one and as many of one as of the other."""
-    inputs, targets = sample_tensor(x, "x"), sample_tensor(y, "y")
+    inputs, targets = input_samples(x), sample_tensor(y, "y")
     if len(inputs) != len(targets):
         raise InputError(
             f"`y` has {len(targets)} samples and x {len(inputs)}: give one target for each input."
         )
-    if not inputs.numel():
+    if isinstance(inputs, Tensor) and not inputs.numel():
         raise InputError(f"`x` is empty, of shape {tuple(inputs.shape)}: give at least one sample.")
+    for name, values in (("x", inputs), ("y", targets)):
+        if isinstance(values, Tensor) and not torch.isfinite(values).all():
+            raise InputError(f"`{name}` has values that are infinite or not a number: remove them.")
     return inputs, targets
+
+
+def input_samples(x: Any) -> Tensor | Bundle:
+    """One tensor, or a bundle of what a dict or a tuple holds."""
+    if isinstance(x, Bundle):
+        return x
+    several = isinstance(x, tuple) and any(isinstance(value, Tensor | np.ndarray | Mapping) for value in x)
+    return bundle(x) if several or isinstance(x, Mapping) else sample_tensor(x, "x")
 
 
 def sample_tensor(values: Any, name: str) -> Tensor:
     """Real numbers with one entry for each sample along the first axis, without their history."""
-    inside = values if isinstance(values, tuple) else ()
-    if isinstance(values, dict) or any(isinstance(value, Tensor | np.ndarray) for value in inside):
-        raise NotSupportedError(
-            f"`{name}` is a {type(values).__name__}: give one tensor, and wrap the model so that it takes it apart."
-        )
     try:
-        found = torch.as_tensor(values)
+        tensor = torch.as_tensor(values)
     except (TypeError, ValueError, RuntimeError):
-        found = torch.tensor(0.0)
-    if not found.ndim or found.is_complex():
+        tensor = torch.tensor(0.0)
+    if not tensor.ndim or tensor.is_complex():
         raise InputError(
             f"`{name}` is a {type(values).__name__}: give an array of real numbers with one entry for each sample."
         )
-    return found.detach()
+    return tensor.detach()
 
 
-def _refuse_broadcasting(loss: Loss, model: nn.Module, inputs: Tensor, targets: Tensor) -> None:
-    """A loss of one's own that compares every output with every target, where (n,) meets (n, 1).
+@dataclass(frozen=True)
+class _Quiet:
+    """A loss that broadcasts, without torch's warning at every step: it is told once, by the task."""
+
+    loss: Loss
+
+    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Using a target size")
+            return self.loss(outputs, targets)
+
+
+def _broadcasts(loss: Loss, outputs: Tensor, targets: Tensor, by_element: bool) -> bool:
+    """Whether a loss of one's own compares every output with every target, as where (n,) meets (n, 1).
 
     Then the loss of two samples is neither mean nor sum of their losses, but it is with targets like the outputs.
     """
-    with torch.no_grad():
-        outputs = model(inputs[:2])
-    if targets[:2].shape == outputs.shape or targets[:2].numel() != outputs.numel() or len(inputs) < 2:
-        return
-    if _adds_up(loss, outputs, targets[:2]) or not _adds_up(
-        loss, outputs, targets[:2].reshape(outputs.shape)
-    ):
-        return
-    raise InputError(
-        f"y has shape {tuple(targets.shape)}, which the loss broadcasts against outputs of shape "
-        f"{(len(inputs), *outputs.shape[1:])}: give y in the shape of the outputs."
+    if targets.shape == outputs.shape or len(targets) < 2:
+        return False
+    if by_element:
+        return True
+    same = targets.numel() == outputs.numel()
+    return (
+        same
+        and not _adds_up(loss, outputs, targets)
+        and _adds_up(loss, outputs, targets.reshape(outputs.shape))
     )
+
+
+def _runs(loss: Loss, outputs: Tensor, targets: Tensor) -> bool:
+    try:
+        _Quiet(loss)(outputs, targets)
+    except (RuntimeError, ValueError):
+        return False
+    return True
 
 
 def _adds_up(loss: Loss, outputs: Tensor, targets: Tensor) -> bool:
@@ -202,9 +267,6 @@ def _adds_up(loss: Loss, outputs: Tensor, targets: Tensor) -> bool:
 
 
 def _check_value(task: Task, model: nn.Module) -> None:
-    for name, values in (("x", task.x), ("y", task.y)):
-        if not torch.isfinite(values).all():
-            raise InputError(f"`{name}` has values that are infinite or not a number: remove them.")
     with torch.no_grad():
         outputs = model(task.x)
         if not torch.isfinite(outputs).all():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,12 +11,15 @@ import numpy as np
 import torch
 from torch import nn
 
-from foretrain.compare.task import Loss, named_loss
+from foretrain.compare.task import Loss
 from foretrain.doctor.checks import CHECKS, Check
 from foretrain.doctor.diagnosis import Diagnosis
 from foretrain.doctor.finding import Examination, Finding, Severity
+from foretrain.doctor.frameworks import configured_optimizer, is_trainer, trainer_parts
 from foretrain.doctor.intake import (
     Output,
+    bare_model,
+    first_line,
     fitted_task,
     gathered,
     private_copy,
@@ -24,11 +27,12 @@ from foretrain.doctor.intake import (
     summed_over_steps,
 )
 from foretrain.doctor.proof import prove, spare
-from foretrain.doctor.setup import Case, Recipe, Setup, descent, recipe_of, suited_threads
+from foretrain.doctor.setup import Case, Recipe, Schedule, Setup, descent, recipe_of, suited_threads
 from foretrain.doctor.stability import with_chosen_rate
+from foretrain.doctor.step_task import Step, fitted_step_task, own_loss, training_step, user_step
 from foretrain.doctor.trials import shortened_trials
-from foretrain.support.arguments import whole_number
-from foretrain.support.errors import ForetrainError, InputError, unknown_name
+from foretrain.support.arguments import positive, whole_number
+from foretrain.support.errors import ForetrainError, InputError, NotSupportedError, unknown_name
 from foretrain.support.progress import Progress
 from foretrain.support.seeds import Seed, integer
 from foretrain.support.user_warnings import warn_user
@@ -44,30 +48,60 @@ class Training:
     output: Output = None
     fresh: bool | None = None
     seed: Seed = 0
+    step: Step | Callable[..., Any] | None = None
+    clip_norm: float | None = None
+    clip_value: float | None = None
+    accumulate: int = 1
+    autocast: torch.dtype | None = None
+    scheduler: Schedule | None = None
 
-    def recipe(self, model: nn.Module) -> Recipe:
-        """The optimizer as a recipe; plain descent at a rate that is chosen later where there is none."""
-        optimizer = self.optimizer
-        if optimizer is None:
-            return descent(model, 1.0, chosen=True)
-        if isinstance(optimizer, torch.optim.Optimizer):
-            return recipe_of(model, optimizer)
+    def recipe(self, model: nn.Module, every: int = 1) -> Recipe:
+        """The optimizer as a recipe; plain descent at a rate that is chosen later where there is none.
+
+        The scheduler moves ``every`` so many steps.
+        """
+        optimizer, chosen = 1.0 if self.optimizer is None else self.optimizer, self.optimizer is None
         number = isinstance(optimizer, int | float | np.number) and not isinstance(optimizer, bool)
-        if number and 0 < optimizer < math.inf:
-            return descent(model, float(optimizer))
-        raise InputError(
-            f"`optimizer` is {optimizer!r}: give a torch optimizer, or a positive learning rate of plain descent."
+        if isinstance(optimizer, torch.optim.Optimizer):
+            recipe = recipe_of(model, optimizer, self.scheduler, every)
+        elif number and 0 < optimizer < math.inf:
+            recipe = descent(model, float(optimizer))
+            if self.scheduler is not None:
+                recipe = recipe_of(model, recipe.build(model), self.scheduler, every)
+        else:
+            raise InputError(
+                f"`optimizer` is {optimizer!r}: give a torch optimizer, or a positive learning rate of plain descent."
+            )
+        for name in ("clip_norm", "clip_value"):
+            value = getattr(self, name)
+            if value is not None:
+                positive(name, value)
+        if self.autocast is not None and not isinstance(self.autocast, torch.dtype):
+            raise InputError(f"autocast is {self.autocast!r}: give a type of torch, such as torch.bfloat16.")
+        return replace(
+            recipe,
+            chosen=chosen,
+            clip_norm=self.clip_norm,
+            clip_value=self.clip_value,
+            accumulate=whole_number("accumulate", self.accumulate),
+            autocast=self.autocast,
         )
 
 
 def doctor(
-    model: nn.Module,
-    x: Any,
+    model: Any,
+    x: Any = None,
     y: Any = None,
     *,
     loss: Loss | str | None = None,
+    step: Callable[..., Any] | None = None,
     optimizer: torch.optim.Optimizer | float | None = None,
+    scheduler: Schedule | None = None,
     batch_size: int | None = None,
+    accumulate: int = 1,
+    clip_norm: float | None = None,
+    clip_value: float | None = None,
+    autocast: torch.dtype | None = None,
     output: Output = None,
     fresh: bool | None = None,
     checks: Iterable[str] | str | None = None,
@@ -78,18 +112,35 @@ def doctor(
     Parameters
     ----------
     model
-        Any ``nn.Module``; it is copied and not changed.
+        Any ``nn.Module``; it is copied and not changed. A Lightning module brings its loss and its optimizer, and a
+        ``transformers.Trainer`` in its place brings everything.
     x, y
-        Arrays or tensors with one entry for each sample, or as ``x`` alone a DataLoader of (x, y) pairs. Of many
-        samples some thousands are looked at.
+        Inputs and targets: arrays or tensors with one entry for each sample, or as ``x`` a dict or tuple of them for
+        a model with several arguments. As ``x`` alone a DataLoader, a dataset, a list of batches, or one batch: pairs
+        of inputs and targets, dicts whose targets are called labels, label, targets, target or y, or whatever
+        ``step`` takes. Of many samples some thousands are looked at.
     loss
         "mse", "cross_entropy", "squared_error" (half the SUM of squares in a step) or any function of outputs and
-        targets, best a mean over samples; by default cross-entropy for labels that are whole numbers, else "mse".
+        targets, best a mean over samples; by default the model's own, where it has a ``training_step`` or returns a
+        loss for batches with labels, else cross-entropy for labels that are whole numbers, else "mse". A function is
+        called with what was given, also where it broadcasts.
+    step
+        Instead of ``loss``: a function of the model and a batch, or of a batch alone, that returns the loss and makes
+        no step itself.
     optimizer
         A torch optimizer of the model, or the learning rate of plain descent. Without it the doctor chooses plain
         descent at half the largest stable rate.
+    scheduler
+        A torch scheduler of this optimizer that is stepped after every step, or a function from the number of a step
+        to the factor of the rate. It is not advanced.
     batch_size
-        Samples in a step; by default all, or what the DataLoader takes.
+        Samples in a batch; by default all, or what the DataLoader takes.
+    accumulate
+        How many batches make one step of the optimizer.
+    clip_norm, clip_value
+        The largest norm of all gradients together, and the largest entry of a gradient.
+    autocast
+        The precision in which the passes are made, such as ``torch.bfloat16``.
     output
         Position or name of the tensor that counts, of a model that returns several; by default the first.
     fresh
@@ -107,7 +158,20 @@ def doctor(
     ['inputs']
     """
     chosen = chosen_checks(checks)
-    training = Training(loss, optimizer, batch_size, output, fresh, seed)
+    training = Training(
+        loss=loss,
+        optimizer=optimizer,
+        batch_size=batch_size,
+        output=output,
+        fresh=fresh,
+        seed=seed,
+        step=step,
+        clip_norm=clip_norm,
+        clip_value=clip_value,
+        accumulate=accumulate,
+        autocast=autocast,
+        scheduler=scheduler,
+    )
     return diagnose(make_setup(model, x, y, training), chosen)
 
 
@@ -148,17 +212,48 @@ def examined(case: Case, check: Check) -> Examination:
         return Examination((note,), failed=True)
 
 
-def make_setup(model: nn.Module, x: Any, y: Any = None, training: Training = Training()) -> Setup:
+def make_setup(model: Any, x: Any = None, y: Any = None, training: Training = Training()) -> Setup:
     """What is trained and how, checked and copied."""
+    model = bare_model(model)
+    if is_trainer(model):
+        parts = trainer_parts(model)
+        model, x = parts.model, parts.batches if x is None else x
+        training = replace(training, step=parts.step, optimizer=parts.optimizer, **parts.options)
     private, seed = private_copy(model), integer(training.seed)  # also refuses what is no seed
     if isinstance(training.seed, int | np.integer):
         seed = int(training.seed)
-    recipe = training.recipe(model)
-    samples = samples_first(private, gathered(x, y, seed))
-    task = fitted_task(private, samples, named_loss(training.loss), training.output)
+    if training.loss is not None and training.step is not None:
+        raise InputError("`loss` and `step` both say what is lowered: leave one of them out.")
+    samples, step, every = gathered(x, y, seed), training.step, 1
+    if training.loss is None and step is None:
+        if callable(getattr(model, "training_step", None)):
+            step = training_step(model)
+        else:
+            step = own_loss(model, private, samples)
+    if step is not None and training.optimizer is None and hasattr(model, "configure_optimizers"):
+        optimizer, scheduler, by_epoch = configured_optimizer(model)
+        training = replace(training, optimizer=optimizer, scheduler=training.scheduler or scheduler)
+        steps = max(samples.total, len(samples.batch)) / (
+            training.batch_size or samples.batch_size or math.inf
+        )
+        every = math.ceil(steps / training.accumulate) if by_epoch else 1
+    if step is not None and training.optimizer is None:
+        raise InputError(
+            "a rate can be chosen only where the loss is a function of outputs and targets: give `optimizer=`, a "
+            "torch optimizer or the learning rate of plain descent."
+        )
+    recipe = training.recipe(model, max(1, every))
+    if step is None:
+        samples = samples_first(private, samples)
+        task = fitted_task(private, samples, training.loss, training.output)
+    else:
+        step = step if isinstance(step, Step) else user_step(step, model)
+        task = fitted_step_task(private, samples, step, training.output)
     asked = samples.batch_size or max(samples.total, len(samples.x))
     if training.batch_size is not None:
         asked = whole_number("batch_size", training.batch_size)
+    if training.batch_size is not None or samples.batch_size is not None:
+        asked *= recipe.accumulate
     task = summed_over_steps(task, min(asked, max(samples.total, len(task.x))))
     size, fresh = (asked if asked < len(task.x) else None), training.fresh
     if fresh is None:  # unless the optimizer has state or a batch normalisation has seen data
@@ -168,7 +263,12 @@ def make_setup(model: nn.Module, x: Any, y: Any = None, training: Training = Tra
     setup = Setup(private, task, recipe, size, seed, fresh, samples.notes)
     setup = replace(setup, notes=(*setup.notes, *shortened_trials(setup)))
     if recipe.chosen:
-        return with_chosen_rate(setup)
+        try:
+            return with_chosen_rate(setup)
+        except NotImplementedError as error:  # layers of which torch has no second derivative
+            raise NotSupportedError(
+                f"no rate can be chosen for this model ({first_line(error)}): give `optimizer=`."
+            ) from error
     try:
         recipe.build(private)
     except (TypeError, ValueError, RuntimeError) as error:

@@ -1,59 +1,92 @@
 """What the user brings, checked: a private copy of the model, and data that it takes. Refusals are one sentence.
 
 Which tensor of a model's result counts is a hook on the private copy, so that calling the copy returns a tensor.
+Another hook takes bundles of several input tensors apart, so that ``model(task.x)`` is right for every model.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from foretrain.compare.task import Loss, Task, paired_samples, prepare, sample_tensor, squared_error
+from foretrain.compare.bundle import Bundle, bundle, change_tensors, shape_text, unpack_bundles
+from foretrain.compare.task import (
+    Loss,
+    Task,
+    input_samples,
+    named_loss,
+    paired_samples,
+    prepare,
+    squared_error,
+)
+from foretrain.empirical.models.arguments import leaves, mapped
 from foretrain.empirical.models.model import entry_of
 from foretrain.support.errors import InputError, NotSupportedError
-from foretrain.support.seeds import Seed, torch_generator
+from foretrain.support.seeds import Seed, integer, torch_generator
 
 Output = str | int | None
 _USUAL_NAME = "logits"
 _MOST_SAMPLES = 4096  # enough for every statistic that is measured, and for a short training
 _MOST_NUMBERS = 2**22  # in all inputs together, so that activations of all samples fit into memory
-_FAILURES = (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError, AssertionError)
+_MOST_BATCHES = 4096  # of a loader, in search of some that fit together
+_USUAL_BATCH = 32  # samples of a dataset that comes without a loader
+_TARGETS = ("labels", "label", "targets", "target", "y")  # what dicts call them
+FAILURES = (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError, AssertionError)
 _SEQUENCE_MODULES = (nn.RNNBase, nn.TransformerEncoder, nn.TransformerEncoderLayer)
 
 
 @dataclass(frozen=True)
 class Samples:
-    """Inputs and targets, the batch size of the loader that they came from, and what was left out."""
+    """A batch of all samples as a training step gets it, its inputs and targets, and where they are in the batch.
 
-    x: Tensor
-    y: Tensor
-    batch_size: int | None = None
-    notes: tuple[str, ...] = ()
+    ``inputs``: the key or place of the inputs in the batch; a tuple of them where each is an argument of the model by
+    itself; None where the batch is nothing else. ``target``: that of the targets, if there are any.
+    """
+
+    batch: Bundle
+    x: Any  # a tensor or a Bundle
+    y: Tensor | None
+    inputs: Any = None
+    target: Any = None
+    batch_size: int | None = None  # of the loader that they came from
+    notes: tuple[str, ...] = ()  # what was left out
     total: int = 0  # with what was left out, if more than here
+
+    def taken(self, places: Tensor) -> Samples:
+        """Some of them."""
+        y = None if self.y is None else self.y[places.to(self.y.device)]
+        return replace(self, batch=self.batch[places], x=self.x[places], y=y)
+
+
+def bare_model(model: Any) -> Any:
+    """The model inside of what torch wraps around it for speed or for several devices."""
+    model = getattr(model, "_orig_mod", model)  # torch.compile
+    return model.module if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel) else model
 
 
 def private_copy(model: Any) -> nn.Module:
     """A copy that may be hooked and trained, of a model that can be."""
     if not isinstance(model, nn.Module):
         raise InputError(f"model is a {type(model).__name__}: give a torch.nn.Module.")
-    if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
-        raise InputError("the model is spread over devices: give the model inside, model.module.")
-    if hasattr(model, "_orig_mod"):
-        raise InputError("the model is compiled: give it as it was before torch.compile.")
     if isinstance(model, torch.jit.ScriptModule):
         raise NotSupportedError("the model is a TorchScript module: give the Python module it was made from.")
     _check_parameters(model)
     try:
-        return copy.deepcopy(model)
-    except _FAILURES as error:
+        private = copy.deepcopy(model)
+    except FAILURES as error:
         raise InputError(
-            f"the model cannot be copied ({_first_line(error)}): keep no tensors of earlier passes in it."
+            f"the model cannot be copied ({first_line(error)}): keep no tensors of earlier passes in it."
         ) from error
+    unpack_bundles(private)
+    return private
 
 
 def _check_parameters(model: nn.Module) -> None:
@@ -74,44 +107,116 @@ def _check_parameters(model: nn.Module) -> None:
 
 
 def gathered(x: Any, y: Any, seed: Seed) -> Samples:
-    """Tensors with one entry for each sample; of many samples, a part that is drawn by the seed."""
-    if isinstance(x, torch.utils.data.DataLoader):
-        if y is not None:
+    """All samples in one batch; of many, a part that is drawn by the seed, or the first ones of a loader.
+
+    ``x`` may be the inputs, with ``y`` for their targets; or without ``y`` one batch, a list of batches, a dataset or
+    anything that gives batches, as a DataLoader does.
+    """
+    if isinstance(x, torch.utils.data.Dataset):
+        x = torch.utils.data.DataLoader(x, _USUAL_BATCH)
+    whole = isinstance(x, Tensor | np.ndarray | Mapping | tuple) or _is_pair(x)
+    if y is not None:
+        if isinstance(x, torch.utils.data.DataLoader):
             raise InputError("`x` is a DataLoader, which brings its targets: leave out `y`.")
-        return _from_loader(x)
-    if y is None:
+        inputs, targets = paired_samples(x, y)
+        arguments = inputs.arguments if isinstance(inputs, Bundle) else inputs
+        samples = Samples(bundle((arguments, targets)), inputs, targets, 0, 1)
+    elif whole:
+        samples = _parted(bundle(tuple(x) if isinstance(x, list) else x))
+    elif isinstance(x, Iterable) and not isinstance(x, str):
+        with torch.random.fork_rng(devices=[]):  # loaders shuffle
+            torch.manual_seed(integer(seed))
+            return _from_batches(x)
+    else:
         raise InputError("`y` is missing: give the targets, or as x a DataLoader of (x, y) pairs.")
-    inputs, targets = paired_samples(x, y)
-    most = _most(inputs)
-    if len(inputs) <= most:
-        return Samples(inputs, targets)
-    order = torch.randperm(len(inputs), generator=torch_generator(seed))[:most].sort().values
-    note = f"{most} of {len(inputs)} samples were looked at, drawn by the seed."
-    return Samples(
-        inputs[order.to(inputs.device)], targets[order.to(targets.device)], None, (note,), len(inputs)
-    )
+    most = _most(samples.batch)
+    if len(samples.batch) <= most:
+        return samples
+    order = torch.randperm(len(samples.batch), generator=torch_generator(seed))[:most].sort().values
+    note = f"{most} of {len(samples.batch)} samples were looked at, drawn by the seed."
+    return replace(samples.taken(order), notes=(note,), total=len(samples.batch))
 
 
-def _from_loader(loader: Iterable[Any]) -> Samples:
-    inputs, targets, count, more = list[Tensor](), list[Tensor](), 0, False
-    for pair in loader:
-        if not isinstance(pair, list | tuple) or len(pair) != 2:
-            raise InputError("the DataLoader does not give pairs (x, y): let its dataset return such pairs.")
-        if count and count >= _most(inputs[0]):
+def _is_pair(x: Any) -> bool:
+    """Whether a list is one batch: its entries are tensors, not batches of tensors."""
+    return isinstance(x, list) and all(isinstance(value, Tensor | np.ndarray) for value in x)
+
+
+def _from_batches(batches: Iterable[Any]) -> Samples:
+    """Batches one after the other, as long as there is room, without those whose samples have other shapes."""
+    kept, count, more, others = list[Bundle](), 0, False, 0
+    for given in islice(batches, _MOST_BATCHES):
+        if kept and count >= _most(kept[0]):
             more = True
             break
-        inputs.append(sample_tensor(pair[0], "x"))
-        targets.append(sample_tensor(pair[1], "y"))
-        count += len(inputs[-1])
-    if not count:
+        if not any(isinstance(value, Tensor | np.ndarray) for value in leaves(given)):
+            raise InputError(f"a batch is a {type(given).__name__} without tensors: give batches of tensors.")
+        batch = bundle(tuple(given) if isinstance(given, list) else given)
+        if kept and _shapes(batch) != _shapes(kept[0]):
+            others += 1
+            continue
+        kept.append(batch)
+        count += len(batch)
+    if not kept:
         raise InputError("the DataLoader is empty: give at least one sample.")
-    x, y, size = torch.cat(inputs), torch.cat(targets), len(inputs[0])
-    note = (f"The first {len(x)} samples of the loader were looked at.",) if more else ()
-    return Samples(x, y, size if size < len(x) else None, note)
+    columns = zip(kept[0].holders, *(leaves(batch.arguments) for batch in kept))
+    joined = iter([torch.cat(values) if held else values[0] for held, *values in columns])
+    samples = _parted(
+        replace(kept[0], arguments=mapped(lambda _: next(joined), kept[0].arguments), count=count)
+    )
+    size, notes = len(kept[0]), list[str]()
+    if more:
+        notes.append(f"The first {count} samples of the loader were looked at.")
+    if others:
+        notes.append(
+            f"{others} batches whose samples have other shapes than those of the first were left out: pad them to "
+            "one size for a look at all."
+        )
+    return replace(samples, batch_size=size if size < count or others else None, notes=tuple(notes))
 
 
-def _most(inputs: Tensor) -> int:
-    return max(16, min(_MOST_SAMPLES, _MOST_NUMBERS // max(1, inputs[0].numel())))
+def _shapes(batch: Bundle) -> list[Any]:
+    """Of one sample of what belongs to samples."""
+    held = zip(leaves(batch.arguments), batch.holders)
+    return [tuple(value.shape[1:]) if holds else None for value, holds in held]
+
+
+def _parted(batch: Bundle) -> Samples:
+    """Inputs and targets of a batch: those of a pair, or what a dict calls so; else all of it is inputs."""
+    given = batch.arguments
+    if isinstance(given, Tensor):
+        return Samples(batch, given, None)
+    if isinstance(given, Mapping):
+        target = next((name for name in _TARGETS if isinstance(given.get(name), Tensor)), None)
+        names = tuple(name for name in given if name != target)
+        y = None if target is None else given[target]
+        return Samples(batch, bundle({name: given[name] for name in names}), y, names, target)
+    if len(given) == 2 and isinstance(given[1], Tensor):
+        x, y = paired_samples(given[0], given[1])
+        return Samples(batch, x, y, 0, 1)
+    if len(given) == 1:
+        return Samples(batch, input_samples(given[0]), None, 0)
+    return Samples(batch, bundle(given), None, tuple(range(len(given))))
+
+
+def with_targets(samples: Samples) -> Samples:
+    """For a loss of outputs and targets: of a tuple with more entries than two, the last one holds the targets."""
+    if samples.y is not None:
+        return samples
+    given = samples.batch.arguments
+    if isinstance(given, tuple) and len(given) > 2 and isinstance(given[-1], Tensor):
+        x, y = paired_samples(tuple(given[:-1]), given[-1])
+        return replace(samples, x=x, y=y, inputs=tuple(range(len(given) - 1)), target=len(given) - 1)
+    if isinstance(given, Mapping):
+        raise InputError(
+            f"batches have {', '.join(map(str, given))}, of which none is called {', '.join(_TARGETS)}: name the "
+            "targets so, or give `step=`, a function of the model and a batch that returns the loss."
+        )
+    raise InputError("`y` is missing: give the targets, or as x a DataLoader of (x, y) pairs.")
+
+
+def _most(batch: Bundle) -> int:
+    return max(16, min(_MOST_SAMPLES, _MOST_NUMBERS // max(1, batch.numbers)))
 
 
 def samples_first(model: nn.Module, samples: Samples) -> Samples:
@@ -119,7 +224,7 @@ def samples_first(model: nn.Module, samples: Samples) -> Samples:
 
     The module is told so. Inside of models of the user's own such modules stay as they are.
     """
-    if not isinstance(model, _SEQUENCE_MODULES):
+    if not isinstance(model, _SEQUENCE_MODULES) or not isinstance(samples.x, Tensor) or samples.y is None:
         return samples
     if isinstance(model, nn.RNNBase) and samples.x.ndim != 3:
         raise InputError(
@@ -140,17 +245,20 @@ def samples_first(model: nn.Module, samples: Samples) -> Samples:
     return replace(samples, x=samples.x.transpose(0, 1), y=samples.y.transpose(0, 1))
 
 
-def fitted_task(model: nn.Module, samples: Samples, loss: Loss | None, output: Output) -> Task:
+def fitted_task(model: nn.Module, samples: Samples, loss: Loss | str | None, output: Output) -> Task:
     """Hooks the model so that it returns one tensor, and prepares data and loss for it.
 
     Everything is tried on a copy at rest, so that running statistics of the model stay as they are.
     """
+    samples, function = with_targets(samples), named_loss(loss)
+    assert samples.y is not None
     trial = copy.deepcopy(model).eval()
     choice = OutputChoice(output)
     choose_output(trial, choice)
     like = next(trial.parameters())
-    inputs = samples.x.to(like.device)
-    inputs = inputs.to(like.dtype) if inputs.is_floating_point() else inputs
+    inputs = change_tensors(
+        samples.x.to(like.device), lambda value: value.to(like.dtype) if value.is_floating_point() else value
+    )
     inputs = _taken(trial, inputs, like)
     with torch.no_grad():
         outputs = trial(inputs[:2])
@@ -164,20 +272,25 @@ def fitted_task(model: nn.Module, samples: Samples, loss: Loss | None, output: O
             "let it return one entry for each sample, along the first axis."
         )
     wants_classes = (
-        loss is None or loss is nn.functional.cross_entropy or isinstance(loss, nn.CrossEntropyLoss)
+        function is None
+        or function is nn.functional.cross_entropy
+        or isinstance(function, nn.CrossEntropyLoss)
     )
-    # Labels may fit outputs of shape (samples, positions, classes), as language models return them.
-    shape, labels = outputs.shape, samples.y
-    last = not labels.is_floating_point() and outputs.ndim >= 3
-    if wants_classes and last and labels.shape[1:] == shape[1:-1] and labels.shape[1:] != shape[2:]:
+    if wants_classes and has_classes_last(outputs, samples.y):
         choice = replace(choice, classes_last=True)
         choose_output(trial, choice)
     choose_output(model, choice)
     task = prepare(trial, inputs, samples.y, loss)
-    if task.loss is nn.functional.cross_entropy or isinstance(task.loss, nn.CrossEntropyLoss):
+    if task.loss is nn.functional.cross_entropy and not callable(loss):
         with torch.no_grad():
             _check_classes(trial(inputs[:2]), task.y)
     return task
+
+
+def has_classes_last(outputs: Tensor, labels: Tensor) -> bool:
+    """Whether labels fit outputs of shape (samples, positions, classes), as language models return them."""
+    shape, last = outputs.shape, not labels.is_floating_point() and outputs.ndim >= 3
+    return last and labels.shape[1:] == shape[1:-1] and labels.shape[1:] != shape[2:]
 
 
 def _check_classes(outputs: Tensor, y: Tensor) -> None:
@@ -195,28 +308,32 @@ def _check_classes(outputs: Tensor, y: Tensor) -> None:
         )
 
 
-def _taken(model: nn.Module, inputs: Tensor, like: Tensor) -> Tensor:
+def _taken(model: nn.Module, inputs: Tensor | Bundle, like: Tensor) -> Tensor | Bundle:
     """The inputs as the model takes them: whole numbers become real ones where it does not take whole ones."""
-    kinds = [inputs] if inputs.is_floating_point() else [inputs, inputs.long(), inputs.to(like.dtype)]
+
+    def with_whole(kind: torch.dtype) -> Tensor | Bundle:
+        return change_tensors(inputs, lambda value: value if value.is_floating_point() else value.to(kind))
+
     failure: Exception | None = None
-    for candidate in kinds:
+    for candidate in (inputs, with_whole(torch.long), with_whole(like.dtype)):
         try:
             with torch.no_grad():
                 model(candidate[:2])
         except InputError:
             raise
-        except _FAILURES as error:
+        except FAILURES as error:
             failure = failure or error
             continue
         return candidate
     assert failure is not None
     raise InputError(
-        f"the model does not take x of shape {tuple(inputs.shape)} ({_first_line(failure)}): "
+        f"the model does not take x of shape {shape_text(inputs)} ({first_line(failure)}): "
         "check the data or the model."
     ) from failure
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
+    """What an error says, without the rest and without its full stop."""
     return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
 
 
@@ -242,6 +359,18 @@ def choose_output(model: nn.Module, choice: OutputChoice) -> None:
     """Let this model return the chosen tensor from now on; an earlier choice is replaced."""
     _remove_choice(model)
     model.register_forward_hook(choice)
+
+
+@contextmanager
+def returning_everything(model: nn.Module) -> Iterator[None]:
+    """Inside, the model returns what the user's model returns."""
+    hooks = model._forward_hooks
+    kept = {key: hook for key, hook in hooks.items() if not isinstance(hook, OutputChoice)}
+    model._forward_hooks = type(hooks)(kept)
+    try:
+        yield
+    finally:
+        model._forward_hooks = hooks
 
 
 def without_choice(model: nn.Module) -> nn.Module:

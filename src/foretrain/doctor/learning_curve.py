@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -159,7 +159,8 @@ def _summed(steps: NDArray[np.int64], values: Array) -> Array:
 
 def _losses(model: nn.Module, recipe: Recipe, task: Task, steps: int) -> Iterator[float]:
     """The loss before every step and after the last; inf where it is no number."""
-    optimizer = recipe.build(model)
+    # Of the linearised network only all samples at once are known; micro-batches add up to the same step.
+    optimizer = replace(recipe, accumulate=1).build(model)
     for _ in range(steps + 1):
         value = task.value(model)
         yield value if np.isfinite(value) else float("inf")

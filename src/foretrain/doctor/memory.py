@@ -144,7 +144,8 @@ def measure_memory(seen: Pass, task: Task) -> Memory:
 
 def target_by_step(seen: Pass, task: Task) -> Array:
     """(samples, times, numbers): one time where the outputs have no axis of the steps; labels as one of many."""
-    y, outputs = task.y.detach(), seen.outputs
+    y: Tensor = task.y.detach()
+    outputs = seen.outputs
     over_time = outputs.ndim >= 3 and outputs.shape[1] == seen.steps
     if not y.is_floating_point():
         moved = (

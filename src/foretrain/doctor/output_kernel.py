@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from scipy.linalg import lu_factor, lu_solve
 from torch import nn
 
+from foretrain.compare.bundle import Bundle
 from foretrain.compare.task import Task
 from foretrain.doctor.setup import Case, descent, once
 from foretrain.doctor.stability import edge, loss_curvature
@@ -313,14 +314,16 @@ def pictures(found: ModeForecast, task: Task, shape: tuple[int, ...]) -> tuple[t
     """Modes to look at, with the names of their axes: time courses of outputs, or the inputs that a mode weighs.
 
     Of outputs (samples, time, numbers): the leading course over time of every mode, times its weights of outputs.
-    Else the sum of inputs, each times the mode's weight of its sample. None for inputs of one number, or of whole
-    numbers.
+    Else the sum of inputs, each times the mode's weight of its sample. None for inputs of one number, of whole
+    numbers, or in several tensors.
     """
     left, right = found.target.left, found.target.right
     if len(shape) == 3 and not found.classes and left.shape[1] == shape[0] * shape[1]:
         courses = np.stack([_course(one.reshape(shape[:2])) for one in left])
         return ("mode", "time", "output"), courses[:, :, None] * right[:, None, :]
     x = task.x
+    if isinstance(x, Bundle):
+        return None
     size = x[0].numel()
     if not x.is_floating_point() or left.shape[1] != len(x) or not 1 < size <= _LARGEST_PICTURE:
         return None

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import copy
 import math
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -25,15 +26,19 @@ from torch import Tensor, nn
 
 from foretrain.compare.task import Task
 from foretrain.doctor.intake import without_choice
+from foretrain.doctor.step_task import StepTask
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.seeds import Seed, torch_generator
 
 _CALIBRATION = 1024  # samples that set the statistics of batch normalisation
+_COURSE = "foretrain_course"  # an attribute of optimizers that are built here
+_SCHEDULED = 2048  # steps over which a schedule is read: more than any training here makes
 _NORMALISERS = nn.modules.batchnorm._BatchNorm
 Found = TypeVar("Found")
 STEP_PASSES = 3  # passes forwards that one step of training is worth
 _FEWEST = 16  # samples
 _WORTH = 1e8  # multiplications of one layer in a step, from which on threads pay: milliseconds of one core
+_COUNTED = 8  # samples of a step of batches whose work is counted
 _STEP_SAMPLES = 128  # in a step, where all data are taken
 
 
@@ -43,11 +48,16 @@ class Group:
 
     names: tuple[str, ...]
     options: Mapping[str, Any]
+    schedule: tuple[float, ...] = ()  # factors of the rate in the first steps, of which the last one stays
 
     @property
     def rate(self) -> float:
-        """The learning rate."""
+        """The learning rate, where there is a schedule its largest one."""
         return float(self.options["lr"])
+
+    def rate_at(self, step: int) -> float:
+        """The learning rate in a step, from 0 on."""
+        return self.rate * (self.schedule[min(step, len(self.schedule) - 1)] if self.schedule else 1.0)
 
 
 @dataclass(frozen=True)
@@ -57,6 +67,10 @@ class Recipe:
     kind: type[torch.optim.Optimizer]
     groups: tuple[Group, ...]
     chosen: bool = False
+    clip_norm: float | None = None  # the largest norm of all gradients together
+    clip_value: float | None = None  # the largest entry of a gradient
+    accumulate: int = 1  # micro-batches in a step
+    autocast: torch.dtype | None = None  # the precision of the passes
 
     @property
     def rate(self) -> float:
@@ -83,7 +97,8 @@ class Recipe:
             and float(group.options.get("momentum", 0.0)) == self.momentum
             for group in self.groups
         )
-        return self.kind is torch.optim.SGD and plain
+        clipped = self.clip_norm is not None or self.clip_value is not None
+        return self.kind is torch.optim.SGD and plain and not clipped
 
     @property
     def is_adaptive(self) -> bool:
@@ -97,7 +112,9 @@ class Recipe:
             for group in self.groups
         ]
         make: Callable[..., torch.optim.Optimizer] = self.kind
-        return make(groups, **({"lr": self.rate} if "lr" in self.groups[0].options else {}))
+        optimizer = make(groups, **({"lr": self.rate} if "lr" in self.groups[0].options else {}))
+        vars(optimizer)[_COURSE] = Course(self)
+        return optimizer
 
     def scaled(self, factors: float | Mapping[str, float]) -> Recipe:
         """With all rates multiplied by one factor, or the rates of named parameters by their own."""
@@ -108,7 +125,7 @@ class Recipe:
                 factor = factors.get(name, 1.0) if isinstance(factors, Mapping) else factors
                 by_factor.setdefault(factor, []).append(name)
             groups += [
-                Group(tuple(names), {**group.options, "lr": group.rate * factor})
+                replace(group, names=tuple(names), options={**group.options, "lr": group.rate * factor})
                 for factor, names in by_factor.items()
             ]
         return replace(self, groups=tuple(groups))
@@ -117,7 +134,28 @@ class Recipe:
         rates = sorted({group.rate for group in self.groups})
         told = f"{rates[0]:.3g}" if len(rates) == 1 else f"{rates[0]:.3g} to {rates[-1]:.3g}"
         momentum = f", momentum {self.momentum:g}" if self.momentum else ""
-        return f"{self.kind.__name__} with rate {told}{momentum}"
+        extras = [
+            f"gradients clipped at norm {self.clip_norm:g}" if self.clip_norm is not None else "",
+            f"gradients clipped at {self.clip_value:g}" if self.clip_value is not None else "",
+            f"{self.accumulate} micro-batches in a step" if self.accumulate > 1 else "",
+            f"autocast to {str(self.autocast).removeprefix('torch.')}" if self.autocast is not None else "",
+            "rates on a schedule" if any(group.schedule for group in self.groups) else "",
+        ]
+        return ", ".join([f"{self.kind.__name__} with rate {told}{momentum}", *filter(None, extras)])
+
+
+@dataclass
+class Course:
+    """What an optimizer that was built from a recipe carries along, for :func:`foretrain.doctor.trials.descend`."""
+
+    recipe: Recipe
+    steps: int = 0  # made so far
+
+
+def course_of(optimizer: torch.optim.Optimizer) -> Course | None:
+    """Of an optimizer that was built from a recipe; None for others."""
+    course: Course | None = vars(optimizer).get(_COURSE)
+    return course
 
 
 def descent(model: nn.Module, rate: float, *, chosen: bool = False) -> Recipe:
@@ -128,27 +166,36 @@ def descent(model: nn.Module, rate: float, *, chosen: bool = False) -> Recipe:
     return Recipe(torch.optim.SGD, (Group(names, {"lr": rate}),), chosen)
 
 
-def recipe_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> Recipe:
-    """What a torch optimizer does, by the names of the model's parameters."""
+Schedule = torch.optim.lr_scheduler.LRScheduler | Callable[[int], float]
+
+
+def recipe_of(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    scheduler: Schedule | None = None,
+    every: int = 1,
+) -> Recipe:
+    """What a torch optimizer does, by the names of the model's parameters; its scheduler steps ``every`` so often."""
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     groups = []
-    for given in optimizer.param_groups:
+    for given, rates in zip(optimizer.param_groups, scheduled_rates(optimizer, scheduler, every)):
         known = tuple(names[id(p)] for p in given["params"] if id(p) in names and p.requires_grad)
         if len(known) < len([p for p in given["params"] if p.requires_grad]):
             raise InputError(
                 "the optimizer trains parameters that are not the model's: make it from model.parameters()."
             )
-        options = {key: value for key, value in given.items() if key != "params"}
+        options = {key: value for key, value in given.items() if key not in ("params", "initial_lr")}
         for key, value in options.items():
             if isinstance(value, torch.Tensor) and value.numel() == 1:
                 options[key] = value.item()
-        rate = options.get("lr")
+        rate = options["lr"] = max(rates) if rates else options.get("lr")
         if not isinstance(rate, int | float | np.number) or not 0 <= rate < math.inf:
             raise InputError(
                 f"the optimizer's learning rate is {rate!r}: give one that is finite and not negative."
             )
         if known:
-            groups.append(Group(known, options))
+            factors = tuple(value / rate for value in rates) if rate else ()
+            groups.append(Group(known, options, factors))
     if not groups:
         raise InputError(
             "the optimizer trains none of the model's parameters: make it from model.parameters()."
@@ -159,6 +206,49 @@ def recipe_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> Recipe:
             "(as after a warm-up)."
         )
     return Recipe(type(optimizer), tuple(groups))
+
+
+def scheduled_rates(
+    optimizer: torch.optim.Optimizer, scheduler: Schedule | None, every: int = 1
+) -> list[list[float]]:
+    """The learning rates of each group in the steps to come, read off a copy; nothing where they stay as they are.
+
+    One that waits for the loss to stop falling does not act in a short training, and counts as none. Where momentum
+    is moved too, as OneCycleLR does, only the rates follow.
+    """
+    groups = optimizer.param_groups
+    if scheduler is None or isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
+        return [[] for _ in groups]
+    # The copy moves an optimizer of its own, with the same options and a single weight in each group.
+    weights = [nn.Parameter(torch.zeros(1)) for _ in groups]
+    options = [{key: copy.copy(value) for key, value in group.items() if key != "params"} for group in groups]
+    mover = torch.optim.SGD([{"params": [w], **o} for w, o in zip(weights, options)], lr=1.0)
+    mover.defaults = dict(optimizer.defaults)
+    if isinstance(scheduler, torch.optim.lr_scheduler.LRScheduler):
+        if scheduler.optimizer is not optimizer:
+            raise InputError("the scheduler is that of another optimizer: make it of the one that is given.")
+        follower = copy.deepcopy(scheduler, {id(optimizer): mover})
+    elif callable(scheduler):
+        for group in mover.param_groups:
+            group.pop("initial_lr", None)
+        follower = torch.optim.lr_scheduler.LambdaLR(mover, scheduler)
+    else:
+        raise InputError(
+            f"scheduler is a {type(scheduler).__name__}: give a torch scheduler, or a function from the number of a "
+            "step to the factor of the rate."
+        )
+    rates = list[list[float]]()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # there is no step of the optimizer before these
+        for step in range(_SCHEDULED):
+            if step and step % every == 0:
+                try:
+                    follower.step()
+                except ValueError:  # one that has come to its end, after which the last rate stays
+                    break
+            rates.append([float(group["lr"]) for group in mover.param_groups])
+    last = max([0, *(step for step in range(1, len(rates)) if rates[step] != rates[step - 1])])
+    return [list(column) for column in zip(*rates[: last + 1])]
 
 
 @dataclass(frozen=True, eq=False)
@@ -257,7 +347,7 @@ class Case:
                 module.train()
                 module.momentum = 1.0
             with torch.no_grad():
-                model(self.chosen(_CALIBRATION).x)
+                self.chosen(_CALIBRATION).loss_of(model)
             for module, momentum in unseen:
                 module.momentum = momentum
         return model.eval()
@@ -310,26 +400,30 @@ class Work:
 
 
 def work_of(setup: Setup) -> Work:
-    """Measured on one sample, once."""
+    """Measured once."""
     if "work" not in setup.known:
-        setup.known["work"] = count_work(setup.model, setup.task.x[:1])
+        # Steps of batches may compare samples with each other, so they get more than one.
+        few = _COUNTED if isinstance(setup.task, StepTask) else 1
+        task = setup.task.taken(torch.arange(min(few, len(setup.task.x))))
+        run = task.loss_of if isinstance(task, StepTask) else None
+        setup.known["work"] = count_work(setup.model, task.x, run)
     found: Work = setup.known["work"]
     return found
 
 
-def count_work(model: nn.Module, x: Tensor) -> Work:
-    """By running it; the largest call of a recurrent layer is one step in time."""
+def count_work(model: nn.Module, x: Any, run: Callable[[nn.Module], Any] | None = None) -> Work:
+    """By running it on x, or as ``run`` does; the largest call of a recurrent layer is one step in time."""
     calls, total = [0], [0]
 
     def count(module: nn.Module, given: Any, result: Any) -> None:
         weights = [weight for weight in module.parameters(recurse=False) if weight.ndim >= 2]
         if isinstance(module, nn.RNNBase):
             calls.append(len(x) * max(weight.numel() for weight in weights))
-            values = given[0] if given else x
+            values = given[0] if given else None
             # Samples times steps in time of what a recurrent layer is given.
             rows = values.numel() // values.shape[-1] if isinstance(values, Tensor) else len(x)
             total.append(rows * sum(weight.numel() for weight in weights))
-        elif isinstance(result, Tensor) and not isinstance(module, nn.Embedding):
+        elif isinstance(result, Tensor) and not isinstance(module, nn.Embedding | nn.EmbeddingBag):
             own = [result.numel() * weight[0].numel() for weight in weights]
             calls.extend(own)
             total.extend(own)
@@ -338,8 +432,8 @@ def count_work(model: nn.Module, x: Tensor) -> Work:
     for module in at_rest.modules():
         module.register_forward_hook(count)
     with torch.no_grad():
-        at_rest(x)
-    return Work(max(calls), sum(total))
+        (run or (lambda model: model(x)))(at_rest)
+    return Work(max(calls) // len(x), sum(total) // len(x))
 
 
 def affordable_samples(setup: Setup, wanted: int, passes: float, work: float) -> int:

@@ -14,7 +14,17 @@ from torch import nn
 
 from foretrain.compare.task import Task
 from foretrain.doctor.intake import StepSum
-from foretrain.doctor.setup import STEP_PASSES, Case, Setup, affordable_samples, once, work_of
+from foretrain.doctor.setup import (
+    STEP_PASSES,
+    Case,
+    Course,
+    Recipe,
+    Setup,
+    affordable_samples,
+    course_of,
+    once,
+    work_of,
+)
 from foretrain.support.progress import Progress
 from foretrain.support.seeds import integer, torch_generator
 
@@ -28,6 +38,7 @@ _END = 10  # steps over which the loss at the end is averaged
 _ALIKE = 0.05  # of the loss at the end: what is nearer is decided by rounding, and so by the processor
 _WORK = 5e11  # multiplications of one trial: ten to fifty seconds of one core
 _FEWEST_STEPS = 20
+_HALF_SCALE = 2.0**10  # of the loss, for gradients in half precision
 _CONSTANT_ON = 256  # samples
 LOOKED_AT = 512  # samples
 _LEARNED_BEFORE = 0.9  # of the loss of a constant, if training has begun: less has been learned
@@ -143,14 +154,40 @@ class _Training:
 
 
 def descend(optimizer: torch.optim.Optimizer, model: nn.Module, task: Task) -> float:
-    """One step, and the loss before it. By a closure, because some optimizers ask for the loss more than once."""
+    """One step as the optimizer's recipe has it, and the loss before it: what all trainings are made of.
+
+    By a closure, because some optimizers ask for the loss more than once.
+    """
+    course = course_of(optimizer) or Course(Recipe(type(optimizer), ()))
+    recipe, weights = course.recipe, [p for group in optimizer.param_groups for p in group["params"]]
+    micro_batches = [task]
+    if recipe.accumulate > 1:
+        parts = torch.arange(len(task.x)).chunk(recipe.accumulate)
+        micro_batches = [task.taken(part) for part in parts]
+    # Gradients below the smallest float16 would vanish; torch's own scaler is not made for closures.
+    scale = _HALF_SCALE if recipe.autocast is torch.float16 else 1.0
 
     def closure() -> float:
         optimizer.zero_grad()
-        loss = task.loss_of(model)
-        torch.autograd.backward(loss)
-        return float(loss.detach())
+        total = 0.0
+        for part in micro_batches:
+            with torch.autocast(weights[0].device.type, recipe.autocast, recipe.autocast is not None):
+                loss = part.loss_of(model) / len(micro_batches)
+            torch.autograd.backward(loss * scale)
+            total += float(loss.detach())
+        if scale != 1.0:
+            for weight in weights:
+                weight.grad = None if weight.grad is None else weight.grad / scale
+        if recipe.clip_value is not None:
+            nn.utils.clip_grad_value_(weights, recipe.clip_value)
+        if recipe.clip_norm is not None:
+            nn.utils.clip_grad_norm_(weights, recipe.clip_norm)
+        return total
 
+    for options, group in zip(optimizer.param_groups, recipe.groups):
+        if group.schedule:
+            options["lr"] = group.rate_at(course.steps)
+    course.steps += 1
     with torch.enable_grad():
         return optimizer.step(closure)
 

@@ -228,7 +228,7 @@ def verify(plan: Plan, steps: int = 200, *, seconds: float = 60.0) -> Verificati
             cut = f"with {size} samples in a step instead of {asked}, because steps of this model are long"
         stopped = _train(list(runs.values()), plan.given, size, steps, seconds)
     curves = {name: run.curve() for name, run in runs.items()}
-    count = len(runs["given"].judged)
+    count = len(runs["given"].judged.x)
     told = "; ".join(reason for reason in (cut, stopped) if reason)
     return Verification(plan, curves, plan.given.task.loss_name, count, told, unseen)
 
@@ -280,8 +280,7 @@ class _Run:
             self.task, judged = setup.task.taken(parts[0]), setup.task.taken(parts[1][:most])
         self.optimizer = setup.recipe.build(self.model)
         self.units = units
-        self.judged = judged.x
-        self.targets = units.back(judged.y)
+        self.judged = judged
         self.diverged_at: int | None = None
         self.steps, self.losses = list[int](), list[float]()
 
@@ -293,10 +292,14 @@ class _Run:
         """The loss now, or that it has diverged."""
         self.model.eval()  # without dropout
         for part in self.model.modules():  # batch normalisation takes the statistics of the judged samples
-            if isinstance(part, nn.modules.batchnorm._BatchNorm) and len(self.judged) > 1:
+            if isinstance(part, nn.modules.batchnorm._BatchNorm) and len(self.judged.x) > 1:
                 part.train()
         with unchanged(self.model), torch.no_grad():
-            value = float(self.task.loss(self.units.back(self.model(self.judged)), self.targets))
+            if self.units.same:
+                value = self.judged.value(self.model)
+            else:
+                outputs, targets = self.units.back(self.model(self.judged.x)), self.units.back(self.judged.y)
+                value = float(self.judged.loss(outputs, targets))
         self.model.train()
         if not math.isfinite(value) or (self.losses and value > _BLOWN_UP * max(self.losses[0], 1e-12)):
             self.diverged_at = step
@@ -316,10 +319,14 @@ class Units:
     scale: Tensor | float = 1.0
     shift: Tensor | float = 0.0
 
+    @property
+    def same(self) -> bool:
+        """Whether nothing was treated, as with labels."""
+        return isinstance(self.scale, float) and self.scale == 1.0
+
     def back(self, values: Tensor) -> Tensor:
-        """In the units of the given targets; labels and values that were not treated stay as they are."""
-        untouched = isinstance(self.scale, float) and self.scale == 1.0
-        return values if untouched else values * self.scale + self.shift
+        """In the units of the given targets."""
+        return values * self.scale + self.shift
 
 
 def units_between(treated: Task, given: Task) -> Units:

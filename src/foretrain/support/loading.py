@@ -191,6 +191,19 @@ def load_data(path: str | Path) -> Data:
     return Data(arrays["x"], arrays["y"], arrays.get("x_test"), arrays.get("y_test"))
 
 
+def load_model_data(path: str | Path) -> tuple[Array | dict[str, Array], Array]:
+    """Inputs and targets; without ``x`` the other arrays but x_test and y_test are arguments of a model by name."""
+    source = Path(path).expanduser()
+    arrays = _read(source, any_name=True)
+    named = {name: array for name, array in arrays.items() if name not in _NAMES}
+    if "x" in arrays or "y" not in arrays or not named:
+        data = load_data(source)
+        return data.x, data.y
+    for name, array in {**named, "y": arrays["y"]}.items():
+        _check_values(source, name, array)
+    return named, arrays["y"]
+
+
 def load_samples(path: str | Path) -> Samples:
     """The same for a file that must hold ``x`` only."""
     return Samples(**_checked(Path(path).expanduser(), ("x",)))
@@ -223,7 +236,7 @@ def _checked(source: Path, needed: tuple[str, ...]) -> dict[str, Array]:
     return arrays
 
 
-def _read(source: Path) -> dict[str, Array]:
+def _read(source: Path, any_name: bool = False) -> dict[str, Array]:
     if not source.is_file():
         raise FileError(f"`data` {source} is not a file: check the path of the data.")
     if not zipfile.is_zipfile(source):
@@ -237,7 +250,7 @@ def _read(source: Path) -> dict[str, Array]:
         with np.load(source, allow_pickle=False) as arrays:
             found: dict[str, Array] = {}
             for name in arrays.files:
-                if name not in _NAMES:
+                if name not in _NAMES and not any_name:
                     known = ", ".join(_NAMES)
                     raise InputError(
                         f"{source} holds {name!r}, but only {known} have a meaning: rename or remove it."

@@ -84,6 +84,8 @@ def plateau(
     positive("max_steps", max_steps)
     descent = descent_of(model, lr, optimizer)
     task = prepare(model, x, y, loss)
+    if task.broadcast:
+        raise InputError(task.broadcast)
     if batch_size is not None and whole_number("batch_size", batch_size) > len(task.x):
         raise InputError(
             f"`batch_size` is {batch_size}: give a whole number from 1 to {len(task.x)}, all samples."

@@ -52,7 +52,7 @@ class Batch:
                 return part.contiguous() if self.axis else part
             return value.index_select(self.axis, index.to(value.device))
 
-        return Batch(_mapped(cut, self.arguments), len(order), self.holders, self.axis, self.origin)
+        return Batch(mapped(cut, self.arguments), len(order), self.holders, self.axis, self.origin)
 
     def channels_last(self) -> Any:
         """The arguments with the channels of images side by side in memory; their values are the same."""
@@ -63,7 +63,7 @@ class Batch:
                 return value.contiguous(memory_format=torch.channels_last)
             return value
 
-        return _mapped(arranged, self.arguments)
+        return mapped(arranged, self.arguments)
 
 
 def as_batch(x: Any, axis: int = 0, shared: Collection[str | int] = ()) -> Batch:
@@ -114,7 +114,7 @@ def as_batch(x: Any, axis: int = 0, shared: Collection[str | int] = ()) -> Batch
                 return value.clone()
         return value
 
-    return Batch(_mapped(usable, arguments), count, holders, axis, object())
+    return Batch(mapped(usable, arguments), count, holders, axis, object())
 
 
 def _are_shared(arguments: Any, shared: Collection[str | int]) -> list[bool]:
@@ -169,14 +169,15 @@ def leaves(value: Any) -> list[Any]:
     return [value]
 
 
-def _mapped(function: Any, value: Any) -> Any:
+def mapped(function: Any, value: Any) -> Any:
+    """The same tuples, lists and dicts with the function's result in the place of every leaf."""
     if isinstance(value, Mapping):
-        return {key: _mapped(function, part) for key, part in value.items()}
+        return {key: mapped(function, part) for key, part in value.items()}
     if isinstance(value, tuple):
-        parts = [_mapped(function, part) for part in value]
+        parts = [mapped(function, part) for part in value]
         return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
     if isinstance(value, list):
-        return [_mapped(function, part) for part in value]
+        return [mapped(function, part) for part in value]
     return function(value)
 
 

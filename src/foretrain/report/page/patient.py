@@ -106,12 +106,15 @@ def verdict(patient: Patient, link: str = "") -> Markup:
 def facts(patient: Patient) -> Facts:
     """The network, its data and its optimizer, in a few words each."""
     setup = patient.diagnosis.setup
-    samples, *shape = setup.task.x.shape
+    from foretrain.compare.bundle import Bundle
+
+    x = setup.task.x
+    each = str(x) if isinstance(x, Bundle) else " × ".join(map(str, x.shape[1:])) + " each"
     return Facts(
         {
             "Network": type(setup.model).__name__,
             "Trained parameters": f"{setup.trained_parameters:,}",
-            "Samples": f"{samples:,}" + (f" ({' × '.join(map(str, shape))} each)" if shape else ""),
+            "Samples": f"{len(x):,}" + (f" ({each})" if each != " each" else ""),
             "Loss": setup.task.loss_name,
             "Optimizer": str(setup.recipe) + (" (chosen by the doctor)" if setup.recipe.chosen else ""),
             "Batch": "all samples" if setup.batch_size is None else number_text(setup.batch_size),

@@ -60,7 +60,7 @@ def per_flow(values: Clock, like: Tensor) -> Tensor:
 
 def norms(values: Tensor) -> Clock:
     """The norm of a tensor, for each flow."""
-    return np.asarray(torch.linalg.vector_norm(values.flatten(1), dim=1).double().cpu().numpy())
+    return np.asarray(torch.linalg.vector_norm(values.reshape(len(values), -1), dim=1).double().cpu().numpy())
 
 
 def total_norms(state: State) -> Clock:
