@@ -36,10 +36,11 @@ def test_the_worst_comes_first_and_causes_before_consequences(monkeypatch: pytes
     assert found.headline == "2 critical findings and 1 warning: Weights are 0, below 1."
 
 
-def test_a_healthy_network_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_not_looked_at_is_part_of_the_headline(monkeypatch: pytest.MonkeyPatch) -> None:
     found = diagnosed(monkeypatch, [FINE, NOTE, SKIPPED])
-    assert found.healthy
-    assert found.headline == "Healthy: nothing was found that holds learning back (2 checks)."
+    assert not found.healthy  # nothing was found, but it was not seen to learn either
+    said = "Nothing was found that holds learning back (2 checks; not looked at, skipped: skipped; whether it learns)."
+    assert found.headline == said
     lines = repr(found).splitlines()
     assert "good: fine: This is as it should be." in lines
     assert "note: note: Worth knowing." in lines
@@ -112,7 +113,7 @@ def test_all_measurements_fit_into_one_dataset_that_can_be_saved(
 def test_nothing_measured_is_an_empty_dataset(monkeypatch: pytest.MonkeyPatch) -> None:
     data = diagnosed(monkeypatch, [FINE]).to_dataset()
     assert not data.data_vars
-    assert data.attrs["headline"].startswith("Healthy")
+    assert data.attrs["headline"].startswith("Nothing was found")
 
 
 def test_what_was_left_out_and_what_has_begun_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

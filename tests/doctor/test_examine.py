@@ -14,8 +14,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import foretrain as ft
 from foretrain.doctor.diagnosis import Diagnosis
-from foretrain.doctor.examine import Training, chosen_checks, examine, make_setup, sparing
+from foretrain.doctor.examine import Training, chosen_checks, examine, make_setup
 from foretrain.doctor.finding import Examination, Finding, Severity, Treatment
+from foretrain.doctor.proof import spare
 from foretrain.doctor.setup import Case
 from foretrain.support.errors import ForetrainError, InputError, NotSupportedError
 
@@ -359,7 +360,7 @@ def test_a_check_that_does_not_apply_or_fails_does_not_hide_the_others(
     assert told.severity is Severity.NOTE
     assert "ZeroDivisionError: division by zero" in told.title
     assert "report" in told.advice
-    assert "but 1 check failed: modes" in Diagnosis(setup, found).headline
+    assert "failed: modes" in Diagnosis(setup, found).headline
     assert found["plateau"].findings
 
 
@@ -391,7 +392,7 @@ def test_a_treatment_is_withheld_that_would_undo_what_was_learned(learned: bool)
     setup = make_setup(model, X, Y, Training(optimizer=RATE))
     cure = Treatment("weights tenfold", lambda given: given.rescaled({"weight": 10.0}))
     finding = Finding(Severity.WARNING, "Small", "", "", "Enlarge.", "model.weight.data *= 10", cure)
-    (told,) = sparing(Case(setup), Examination((finding,))).findings
+    (told,) = spare(Case(setup), Examination((finding,))).findings
     assert (told.treatment is None) == learned
     assert told.severity is (Severity.NOTE if learned else Severity.WARNING)
     assert told.advice.endswith("Enlarge.")

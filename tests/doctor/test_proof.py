@@ -11,8 +11,9 @@ from planted_networks import digits, regression
 from torch import Tensor, nn
 
 from foretrain.doctor.checks.gains import check
-from foretrain.doctor.examine import Training, make_setup, proved
+from foretrain.doctor.examine import Training, make_setup
 from foretrain.doctor.finding import Examination, Finding, Severity, Treatment
+from foretrain.doctor.proof import prove
 from foretrain.doctor.setup import Case, Setup
 from foretrain.doctor.treatment import Plan, Step
 from foretrain.doctor.verification import verify
@@ -52,7 +53,7 @@ def test_blocks_that_grow_are_shrunk_together_with_the_rate_that_suits_them() ->
     found = check(Case(setup))
     assert found.findings[0].severity <= Severity.WARNING
     assert verify(single(setup, found.findings[0]), 200).improvement < 0.9
-    (finding,) = proved(Case(setup), found).findings
+    (finding,) = prove(Case(setup), found).findings
     assert finding.treatment is not None
     assert "learning rate x" in finding.treatment.name
     assert verify(single(setup, finding), 200).improvement > 1.1
@@ -87,18 +88,21 @@ FASTER = Treatment("a faster rate", lambda setup: setup.with_recipe(setup.recipe
     ids=["descent-blind", "adam-blind", "default-blind", "adam-larger"],
 )
 def test_a_cure_that_harms_is_withheld_and_that_is_told(optimizer: Any, cure: Treatment) -> None:
-    (finding,) = proved(Case(line(optimizer)), told(cure)).findings
+    (finding,) = prove(Case(line(optimizer)), told(cure)).findings
     assert finding.severity is Severity.NOTE
     assert finding.treatment is None
     assert not finding.code
     assert finding.title == "Odd"
-    assert f"with the cure ({cure.name})" in finding.evidence
+    assert f"Tried ({cure.name})" in finding.evidence
     assert finding.advice.startswith("Leave it as it is")
 
 
 def test_a_cure_that_helps_is_advised_as_it_is() -> None:
-    found = told(FASTER)
-    assert proved(Case(line()), found).findings == found.findings
+    (finding,) = prove(Case(line()), told(FASTER)).findings
+    assert finding.treatment is FASTER
+    assert finding.severity <= Severity.WARNING
+    assert finding.code == "pass"
+    assert "With the cure" in finding.evidence
 
 
 def test_a_cure_that_changes_nothing_is_withheld_unless_nothing_is_learned_at_all() -> None:
@@ -106,13 +110,13 @@ def test_a_cure_that_changes_nothing_is_withheld_unless_nothing_is_learned_at_al
     for rate, severity in ((0.05, Severity.NOTE), (1e-6, Severity.WARNING)):
         setup = line(rate)
         adaptive = replace(setup, recipe=replace(setup.recipe, kind=torch.optim.Adagrad))
-        (finding,) = proved(Case(adaptive), told(idle)).findings
+        (finding,) = prove(Case(adaptive), told(idle)).findings
         assert finding.severity is severity
 
 
 def test_notes_and_what_was_tried_on_samples_held_out_are_left_alone() -> None:
     for found in (told(BLIND, Severity.NOTE), told(BLIND, held_out_loss=1.0)):
-        assert proved(Case(line()), found).findings == found.findings
+        assert prove(Case(line()), found).findings == found.findings
 
 
 def test_what_is_measured_of_a_treated_setup_is_kept() -> None:

@@ -11,7 +11,7 @@ of the targets' variance that is explained; with one number for each sample, so 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -116,10 +116,15 @@ class Judge:
 
 @dataclass(frozen=True, eq=False)
 class Baseline:
-    """A simple learner's answers for the samples held out: their scores, one for each sample."""
+    """A simple learner's answers for the samples held out: their scores, one for each sample.
+
+    ``left_out``: what its answers for the training samples gain over a constant, each fitted to all others; there are
+    more of these, so that they tell better whether there is anything to learn.
+    """
 
     name: str
     scores: Array
+    left_out: Array = field(default_factory=lambda: np.zeros(0))
 
     @property
     def score(self) -> float:
@@ -161,13 +166,23 @@ def fit_readout(features: Tensor, known: Tensor, unseen: Tensor, judge: Judge, c
 
 
 def _learners(kernel: Kernel, known: Tensor, judge: Judge, classes: int) -> list[Baseline]:
-    columns = _columns(judge, known, classes)
-    linear = _ridge(kernel, columns)
-    nearest = kernel.distances().topk(min(_NEIGHBOURS, len(known)), dim=1, largest=False).indices
-    votes = columns[nearest.to(columns.device)].mean(1)
+    columns, count = _columns(judge, known, classes), min(_NEIGHBOURS, max(1, len(known) - 1))
+    own_judge = Judge.of(judge.measure, known, known)
+    constant = own_judge.scores(own_judge.usual.expand_as(known))
+    distances = kernel.own.diagonal()[:, None] - 2 * kernel.own + kernel.own.diagonal()[None]
+    nearest = kernel.distances().topk(count, dim=1, largest=False).indices
+    own_nearest = distances.fill_diagonal_(torch.inf).topk(count, dim=1, largest=False).indices
+    answers = {
+        "a linear model": (_ridge(kernel, columns), _ridge_left_out(kernel, columns)),
+        "nearest neighbours": (columns[nearest].mean(1), columns[own_nearest].mean(1)),
+    }
     return [
-        Baseline("a linear model", judge.scores(_answers(judge, linear, known))),
-        Baseline("nearest neighbours", judge.scores(_answers(judge, votes, known))),
+        Baseline(
+            name,
+            judge.scores(_answers(judge, unseen, known)),
+            own_judge.scores(_answers(own_judge, left_out, known)) - constant,
+        )
+        for name, (unseen, left_out) in answers.items()
     ]
 
 
@@ -258,17 +273,30 @@ def _answers(judge: Judge, columns: Tensor, known: Tensor) -> Tensor:
 
 def _ridge(kernel: Kernel, columns: Tensor) -> Tensor:
     """Kernel ridge regression of centred columns, with the ridge that generalised cross-validation chooses."""
-    mean = columns.mean(0, keepdim=True)
+    mean, (values, vectors, ridge) = columns.mean(0, keepdim=True), _fitted(kernel, columns)
+    weights = (vectors.T @ (columns - mean)) / (values + ridge)[:, None]
+    return kernel.cross @ (vectors @ weights) + mean
+
+
+def _ridge_left_out(kernel: Kernel, columns: Tensor) -> Tensor:
+    """The same for every fitted sample, as if it had not been among them: its residual over 1 - its leverage."""
+    mean, (values, vectors, ridge) = columns.mean(0, keepdim=True), _fitted(kernel, columns)
+    left = ridge / (values + ridge)
+    residuals = vectors @ (left[:, None] * (vectors.T @ (columns - mean)))
+    return columns - residuals / (vectors.square() @ left)[:, None].clamp_min(1e-12)
+
+
+def _fitted(kernel: Kernel, columns: Tensor) -> tuple[Tensor, Tensor, float]:
     values, vectors = torch.linalg.eigh(kernel.own)
     values = values.clamp_min(0)
-    turned = vectors.T @ (columns - mean)
-    best, weights = np.inf, torch.zeros_like(turned)
+    turned = vectors.T @ (columns - columns.mean(0, keepdim=True))
+    best, chosen = np.inf, 0.0
     for ridge in float(values.mean().clamp_min(1e-300)) * _RIDGES:
         left = ridge / (values + ridge)  # what is not fitted, by direction
         error = float((left[:, None] * turned).square().sum()) / max(float(left.mean()) ** 2, 1e-12)
         if error < best:
-            best, weights = error, turned / (values + ridge)[:, None]
-    return kernel.cross @ (vectors @ weights) + mean
+            best, chosen = error, float(ridge)
+    return values, vectors, chosen
 
 
 def readout_features(model: nn.Module, run: Callable[[], Any]) -> Tensor | None:

@@ -183,7 +183,7 @@ class Diagnosis(Result):
         parts += ["\n".join(skipped)] if skipped else []
         if plan is not None and not self.healthy:
             parts.append(plan.answer())
-        elif not self.healthy:
+        elif any(True for _ in self.complaints()):
             parts.append(
                 "Next: .plan() carries out the advice on a copy, .verify() trains with and without it, "
                 ".findings[i].code has the code."

@@ -49,7 +49,7 @@ from foretrain.support.answers import (
     Table,
     scale_for,
 )
-from foretrain.support.errors import ForetrainError
+from foretrain.support.errors import ForetrainError, NotSupportedError
 from foretrain.support.progress import Progress
 from foretrain.support.seeds import integer, torch_generator
 
@@ -88,7 +88,7 @@ class Status(Enum):
 
 
 @dataclass(frozen=True, eq=False)
-class Course:
+class Run:
     """A training: the loss of every step, and at some ``steps`` the loss and the scores of the samples held out."""
 
     losses: Array
@@ -106,9 +106,11 @@ class Course:
         return not len(self.losses) or not math.isfinite(self.losses[-1])
 
     @property
-    def last_scores(self) -> Array:
-        """By sample, over the last records, so that one bad step does not decide."""
-        return np.asarray(self.scores[-max(1, len(self.scores) // 8) :].mean(0))
+    def best_scores(self) -> Array:
+        """By sample, over the three records in a row that are best: training may be stopped there."""
+        width = min(3, len(self.scores))
+        windows = [self.scores[end - width : end].mean(0) for end in range(width, len(self.scores) + 1)]
+        return np.asarray(max(windows, key=lambda scores: scores.mean()))
 
     @property
     def end(self) -> float:
@@ -151,8 +153,9 @@ def seconds_of_step(setup: Setup, batch: int) -> float:
     """About what one step costs on one core, counted and not timed."""
     if "calls" not in setup.known:
         model = copy.deepcopy(setup.model).eval()
-        with _Calls() as calls, torch.no_grad():
-            model(setup.task.x[:2])
+        few = setup.task.taken(torch.arange(min(2, len(setup.task.x))))
+        with _Calls() as calls:
+            few.value(model)
         setup.known["calls"] = calls.count
     parameters = sum(p.numel() for p in setup.model.parameters())
     multiplications = STEP_PASSES * batch * work_of(setup).total + 10 * parameters
@@ -179,17 +182,17 @@ def extent_of(setup: Setup, seconds: float) -> Extent:
     return Extent(batch, max(_FEWEST_STEPS, min(STEPS, int(seconds / seconds_of_step(setup, batch)))))
 
 
-def train(setup: Setup, seconds: float, longer: int = 1) -> Course:
+def train(setup: Setup, seconds: float, longer: int = 1) -> Run:
     """The network as this setup has it, for some steps; known trainings are not made again."""
     extent = extent_of(setup, seconds)
     key = ("course", repr(setup.recipe), extent, longer)
     if key not in setup.known:
         setup.known[key] = _train(setup, extent, longer)
-    course: Course = setup.known[key]
+    course: Run = setup.known[key]
     return course
 
 
-def _train(setup: Setup, extent: Extent, longer: int) -> Course:
+def _train(setup: Setup, extent: Extent, longer: int) -> Run:
     division, steps = divide(setup), extent.steps * longer
     model = copy.deepcopy(setup.model).train()
     losses, records, held_out, scores = list[float](), list[int](), list[float](), list[Array]()
@@ -223,7 +226,7 @@ def _train(setup: Setup, extent: Extent, longer: int) -> Course:
                 break
             bar.advance()
         trained = _score_on_training(setup, model) if not error else math.nan
-    return Course(
+    return Run(
         np.array(losses),
         np.array(records),
         np.array(held_out),
@@ -291,7 +294,10 @@ def bench_of(setup: Setup) -> Bench:
 def _make_bench(setup: Setup) -> Bench:
     division = divide(setup)
     model = Case(setup).model
-    outputs = outputs_at_rest(model, division.held_out)
+    try:
+        outputs = outputs_at_rest(model, division.held_out)
+    except NotSupportedError:  # only the step of a whole batch knows how the model is called
+        return Bench(None, ())
     measure = measure_for(outputs, division.held_out.y)
     if measure is None:
         return Bench(None, ())
@@ -364,31 +370,30 @@ def _constant_loss(setup: Setup) -> float:
     training, judged = (
         task.taken(torch.arange(min(256, len(task.x)))) for task in (division.training, division.held_out)
     )
-    outputs = outputs_at_rest(Case(setup).model, training)
-    answer = outputs.mean(0, keepdim=True).detach().clone().requires_grad_()
-    optimizer = torch.optim.LBFGS([answer], max_iter=50, line_search_fn="strong_wolfe")
-
-    def closure() -> Tensor:
-        optimizer.zero_grad()
-        loss = training.loss(answer.expand_as(outputs), training.y)
-        loss.backward()
-        return loss
-
     try:
+        outputs = outputs_at_rest(Case(setup).model, training)
+        answer = outputs.mean(0, keepdim=True).detach().clone().requires_grad_()
+        optimizer = torch.optim.LBFGS([answer], max_iter=50, line_search_fn="strong_wolfe")
+
+        def closure() -> Tensor:
+            optimizer.zero_grad()
+            loss = training.loss(answer.expand_as(outputs), training.y)
+            loss.backward()  # type: ignore[no-untyped-call]
+            return loss
+
         with torch.enable_grad():
-            optimizer.step(closure)
+            optimizer.step(closure)  # type: ignore[arg-type]
         with torch.no_grad():
-            value = float(judged.loss(answer.expand(len(judged.x), *answer.shape[1:]), judged.y))
+            return float(judged.loss(answer.expand(len(judged.x), *answer.shape[1:]), judged.y))
     except (RuntimeError, ValueError, IndexError, ForetrainError):
         return math.nan
-    return value
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Outcome(Result):
     """What the training showed, beside the baselines."""
 
-    course: Course
+    course: Run
     bench: Bench
     constant: float  # loss of the best constant answer
     loss_name: str
@@ -405,7 +410,7 @@ class Outcome(Result):
     def gain(self) -> tuple[float, float]:
         """What the network has over the constant, and its standard error: in scores, or in parts of the loss."""
         if self.scored:
-            return _paired(self.course.last_scores - self.bench.baselines[0].scores)
+            return _paired(self.course.best_scores - self.bench.baselines[0].scores)
         start = self.constant if math.isfinite(self.constant) else float(self.course.held_out[0])
         rounds = self.course.losses[-max(10, len(self.course.losses) // 10) :]
         noise = float(np.std(rounds) / math.sqrt(len(rounds))) if np.isfinite(rounds).all() else math.inf
@@ -420,7 +425,8 @@ class Outcome(Result):
         sure = []
         for one in self.bench.baselines[1:]:
             gain, error = _paired(one.scores - constant)
-            if gain > _SURE * error and gain > 0:
+            own, own_error = _paired(one.left_out) if len(one.left_out) else (0.0, 0.0)
+            if (gain > _SURE * error or own > _SURE * own_error) and gain > 0:
                 sure.append(one)
         return max(sure, key=lambda one: one.score, default=None)
 
@@ -443,9 +449,11 @@ class Outcome(Result):
                 return Status.LEARNS
             return Status.BY_HEART if self._fits else Status.NOTHING
         target = self.best.score - self.bench.baselines[0].score
+        behind, noise = _paired(self.best.scores - course.best_scores)
+        if not sure and self._fits:  # too few samples may be held out to see what it makes of others
+            return Status.BY_HEART if behind > _SURE * noise else Status.LEARNS
         if not sure:
-            return Status.BY_HEART if self._fits else Status.STALLS
-        behind, noise = _paired(self.best.scores - course.last_scores)
+            return Status.STALLS
         if gain < (_ENOUGH if self.rising else _NEAR) * target and behind > _SURE * noise:
             return Status.LESS
         return Status.LEARNS
@@ -477,7 +485,7 @@ class Outcome(Result):
     @property
     def score(self) -> float:
         """Of the network on the samples held out."""
-        return float(self.course.last_scores.mean()) if self.scored else math.nan
+        return float(self.course.best_scores.mean()) if self.scored else math.nan
 
     @property
     def evidence(self) -> str:
@@ -543,7 +551,7 @@ class Outcome(Result):
         rows = [(one.name, one.score, _error(one.scores)) for one in self.bench.baselines]
         parts: list[Any] = []
         if self.scored:
-            rows.append(("this network", self.score, _error(self.course.last_scores)))
+            rows.append(("this network", self.score, _error(self.course.best_scores)))
             name = self.bench.judge.measure.name if self.bench.judge else ""
             parts.append(Table(["Learner", Column(f"{name.capitalize()}, held out"), "Standard error"], rows))
         record = {

@@ -56,12 +56,12 @@ class Proof:
         if cured.course.diverged or cured.course.error:
             return -math.inf, 0.0
         if cured.scored and given.scored:
-            before = given.course.last_scores
+            before = given.course.best_scores
             constant = given.bench.baselines[0].scores
             if given.course.diverged or given.course.error or not np.isfinite(before).all():
                 before = constant
             # What is worse than a constant answer is no worse than it: scores of numbers have no lower bound.
-            after = cured.course.last_scores
+            after = cured.course.best_scores
             before = before if before.mean() > constant.mean() else constant
             after = after if after.mean() > constant.mean() else constant
             differences = after - before

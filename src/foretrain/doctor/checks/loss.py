@@ -127,10 +127,8 @@ def _wrong_way(case: Case, outputs: Tensor, y: Tensor) -> list[Finding]:
     if math.isfinite(constant) and right < usual - _HARDLY * abs(usual):
         return []
     negated = (
-        (float(loss(answers[0], y)) > float(loss(-answers[0], y))
-        and float(loss(outputs, y)) < 0)
-        or right > start
-    )
+        float(loss(answers[0], y)) > float(loss(-answers[0], y)) and float(loss(outputs, y)) < 0
+    ) or right > start
     evidence = (
         f"Right answers have a loss of {right:.3g}; the outputs at the start have {start:.3g}, and the best constant "
         f"answer {constant:.3g}."
