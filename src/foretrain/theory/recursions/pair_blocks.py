@@ -71,7 +71,8 @@ class PairVertices:
         S[:, 0, 2] = S[:, 2, 0] = S[:, 1, 1] = squares[a, b]
         S[:, 0, 1] = S[:, 1, 0] = cubes[a, b]
         S[:, 1, 2] = S[:, 2, 1] = cubes[b, a]
-        return np.asarray(S - means[:, :, None] * means[:, None, :])
+        S -= means[:, :, None] * means[:, None, :]
+        return S
 
 
 def slope_moments(layer: PairExpectations) -> Array:

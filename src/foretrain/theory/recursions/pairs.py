@@ -12,7 +12,7 @@ line are finite where partial derivatives of kinked or discontinuous activations
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -31,6 +31,7 @@ Indices = NDArray[np.intp]
 _DEPENDENT = 1e-13  # of 1 - correlation^2: several layers of rounding
 _TOLERANCE = 1e-13
 _NONE = slice(0, 0)
+_CACHED_SETS = 2048  # of a stack that are multiplied at a time: what is made on the way stays in the cache
 
 
 class Pairs:
@@ -152,12 +153,15 @@ class Response(NamedTuple):
         """M v for vectors (P,) or matrices (..., P, Q)."""
         if v.ndim == self.first.ndim:
             return np.asarray((self @ v[..., None])[..., 0])
-        twice = (self.pairs.first_twice[self.chosen], self.pairs.second_twice[self.chosen])
-        return np.asarray(
-            self.first[..., None] * v[..., twice[0], :]
-            + self.cross[..., None] * v[..., self.chosen, :]
-            + self.second[..., None] * v[..., twice[1], :]
-        )
+        first, second = self.pairs.first_twice[self.chosen], self.pairs.second_twice[self.chosen]
+        moved = np.empty((*self.first.shape, v.shape[-1]))
+        stack = [slice(i, i + _CACHED_SETS) for i in range(0, len(moved), _CACHED_SETS)]
+        for part in stack if self.first.ndim > 1 else [...]:
+            new, old = moved[part], v[part]
+            np.multiply(self.first[part][..., None], old.take(first, axis=-2), out=new)
+            new += self.cross[part][..., None] * old[..., self.chosen, :]
+            new += self.second[part][..., None] * old.take(second, axis=-2)
+        return moved
 
     def pull_back(self, forms: Array) -> Array:
         """M^T v for stacks (..., P) of vectors."""
@@ -210,7 +214,8 @@ class Side:
     def __matmul__(self, old: Array) -> Array:
         """R on rows (..., P + tangents, Q)."""
         values, tangents = old[..., : len(self.pairs), :], old[..., len(self.pairs) :, :]
-        moved = self.step.C_W * (self.layer.response_on(self.pairs) @ values)
+        moved = self.layer.response_on(self.pairs) @ values
+        moved *= self.step.C_W
         if self.step.gamma:
             moved += self.step.gamma**2 * values
         if self.tangents == _NONE:
@@ -275,11 +280,18 @@ class JointCovariance:
         """
         left, right = (Side(layer, step, p, t) for p, t in zip(self.pairs, self._tangents, strict=True))
         orders = [(0,) if tangents == _NONE else (0, 1) for tangents in self._tangents]
-        moments = [np.concatenate([covariance(i, j) for j in orders[1]], axis=-1) for i in orders[0]]
-        fresh = _on_both_sides(left.weigh, right.weigh, np.concatenate(moments, axis=-2))
+        moments = _joined([_joined([covariance(i, j) for j in orders[1]], -1) for i in orders[0]], -2)
+        fresh = _on_both_sides(left.weigh, right.weigh, moments)
         if self.values.any():  # the response is not asked for before something fluctuates
-            fresh = fresh + step.ratio * _on_both_sides(left.__matmul__, right.__matmul__, self.values)
+            moved = _on_both_sides(left.__matmul__, right.__matmul__, self.values)
+            moved *= step.ratio
+            fresh += moved
         self.values = _on_both_sides(left.tie, right.tie, fresh)
+
+
+def _joined(parts: Sequence[Array], axis: int) -> Array:
+    """Parts side by side; one alone is not copied."""
+    return parts[0] if len(parts) == 1 else np.concatenate(parts, axis)
 
 
 def _on_both_sides(left: Callable[[Array], Array], right: Callable[[Array], Array], matrix: Array) -> Array:
