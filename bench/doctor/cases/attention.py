@@ -216,7 +216,7 @@ def huge_patches(broken: bool) -> Patient:
     return model, x, y, {"loss": F.cross_entropy, "optimizer": optimizer, "batch_size": 32}
 
 
-@pair("attention", "transformer", "Scores are divided by a temperature of 0.001.", *_SHARP)
+@pair("attention", "transformer", "Scores are divided by a temperature of 0.001.", *_SHARP, by_loss=True)
 def temperature_of_a_thousandth(broken: bool) -> Patient:
     x, y = data.reversal()
     model = GPT(9, 7, attention=partial(_FULL, scale=1000 / math.sqrt(16) if broken else None))

@@ -128,7 +128,7 @@ class SmoothUNet(UNet):
         return self.out(wide / (1 + wide.abs()))
 
 
-@pair("cut gradients", "U-Net", "Features pass through numpy.", *_CUT, r"numpy")
+@pair("cut gradients", "U-Net", "Features pass through numpy.", *_CUT, r"numpy", by_loss=True)
 def features_through_numpy(broken: bool) -> Patient:
     x, y = data.blobs()
     model = NumpyUNet(4) if broken else SmoothUNet(4)

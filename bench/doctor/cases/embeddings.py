@@ -117,6 +117,7 @@ class NumberedTokens(nn.Module):
     r"one.hot",
     r"categor",
     r"token",
+    least=0.4,
 )
 def token_numbers_as_quantities(broken: bool) -> Patient:
     x, y = data.bags()
