@@ -144,7 +144,13 @@ class DetachedLoop(ElmanLoop):
 
 
 @pair(
-    "cut gradients", "RNN loop", "The state is detached at every step.", *_CUT, r"truncat", r"time", r"memory"
+    "cut gradients",
+    "RNN loop",
+    "The state is detached at every step.",
+    *_CUT,
+    r"truncat",
+    r"over time",
+    r"memory",
 )
 def state_detached_at_every_step(broken: bool) -> Patient:
     x, y = data.recall(length=8, vocabulary=4)
