@@ -306,7 +306,7 @@ class SummedSets(DeepSets):
     "DeepSets",
     "Elements are only averaged linearly, and the target is a product.",
     *_LOST,
-    r"linear",
+    r"non.?linear",
     *_CAPACITY,
 )
 def set_averaged_before_any_nonlinearity(broken: bool) -> Patient:

@@ -95,7 +95,7 @@ def tanh_saturated_by_weights_of_one(broken: bool) -> Patient:
         for layer in model:
             if isinstance(layer, nn.Linear):
                 nn.init.normal_(layer.weight)
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     return model, x, y, {"loss": F.mse_loss, "optimizer": optimizer, "batch_size": 64}
 
 
@@ -158,11 +158,11 @@ def decoder_drawn_with_deviation_one(broken: bool) -> Patient:
     r"states?[^.]*(chao|explo|grow|saturat|unstable)",
 )
 def chaotic_recurrent_weights(broken: bool) -> Patient:
-    x, y = data.recall(length=14, vocabulary=4)
-    model = ElmanLoop(8, 4, tokens=4)
+    x, y = data.waves(800, length=16)
+    model = ElmanLoop(1, 1)
     nn.init.orthogonal_(model.rec.weight, gain=10.0 if broken else 1.0)
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
-    return model, x, y, {"loss": F.cross_entropy, "optimizer": optimizer, "batch_size": 64}
+    return model, x, y, {"loss": F.mse_loss, "optimizer": optimizer, "batch_size": 64}
 
 
 @pair(
@@ -188,6 +188,7 @@ def convolution_and_head_at_zero(broken: bool) -> Patient:
     "The head's weights are a thousand times too large.",
     *_LARGE,
     r"(head|readout)\b[^.]*(large|huge|scale)",
+    by_loss=True,
 )
 def head_a_thousand_times_too_large(broken: bool) -> Patient:
     x, y = data.recall(length=8)

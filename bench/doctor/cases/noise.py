@@ -68,7 +68,7 @@ def augmentation_that_drowns_inputs(broken: bool) -> Patient:
 def sum_at_the_rate_of_a_mean(broken: bool) -> Patient:
     x, y = data.smooth_function()
     model = mlp([8, 64, 64, 1])
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.15)
     loss = nn.MSELoss(reduction="sum" if broken else "mean")
     return model, x, y, {"loss": loss, "optimizer": optimizer, "batch_size": 128}
 
