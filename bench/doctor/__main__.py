@@ -87,7 +87,7 @@ def _results(cases: Sequence[Case], options: argparse.Namespace, path: Path) -> 
 
 
 def _examined(cases: Sequence[Case], options: argparse.Namespace) -> Iterator[tuple[Case, Result]]:
-    if options.jobs == 1:
+    if options.jobs <= 1:
         for case in cases:
             yield case, examine(case, options.seed, cures=options.cures, limit=options.limit)
         return

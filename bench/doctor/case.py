@@ -52,6 +52,7 @@ class Case:
 
     def names_cause(self, text: str) -> bool:
         """Whether a practitioner would take this text for naming what is wrong."""
+        text = re.sub(r"(?<=\d)\.(?=\d)", ",", text)  # so that a full stop ends a sentence and no number
         return any(re.search(expression, text, re.IGNORECASE) for expression in self.cause)
 
 

@@ -105,7 +105,11 @@ def judge(case: Case, diagnosis: Diagnosis) -> dict[str, Any]:
         "complaint": any(finding.severity <= Severity.WARNING for finding, _ in texts),
         # A network that is called healthy has no cause of illness, whatever words its good findings have.
         "first": bool(texts) and not called_healthy and case.names_cause(texts[0][1]),
-        "anywhere": any(f.severity <= Severity.NOTE and case.names_cause(text) for f, text in texts),
+        "anywhere": any(
+            case.names_cause(text if finding.severity <= Severity.WARNING else finding.title)
+            for finding, text in texts
+            if finding.severity <= Severity.NOTE
+        ),
         "finding": first,
     }
 

@@ -79,14 +79,13 @@ def confusion(results: Sequence[Result]) -> str:
 
 def line_of(result: Result, fault: str | None) -> str:
     """One case: what is wrong, and what was said of it."""
-    verdict = (
-        "" if not result.faulty else " first" if result.first else " any" if result.anywhere else " no cause"
-    )
+    named = " first" if result.first else " any" if result.anywhere else " no cause"
+    verdict = f"{result.outcome}{'' if result.agrees else '?'}{named if result.faulty else ''}"
     right = result.outcome in (ILL, REFUSED) if result.faulty else result.outcome == HEALTHY
     cure = f"\n    cure: {result.cure} {result.cure_numbers}".rstrip() if result.cure else ""
     return (
         f"{'+' if right else '-'} {result.name}: {fault or 'healthy'}\n"
-        f"    {result.outcome}{'' if result.agrees else '?'}{verdict}, {result.seconds:.1f} s | {result.finding}{cure}"
+        f"    {verdict}, {result.seconds:.1f} s | {result.finding}{cure}"
     )
 
 

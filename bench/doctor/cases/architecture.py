@@ -26,22 +26,22 @@ _CAPACITY = (
     r"bottleneck",
     r"narrow",
     r"one unit",
-    r"\brank\b",
-    r"width",
-    r"lose|lost|los(es|ing) information",
+    r"rank (of )?(1|one)\b",
+    r"width of (1|one)\b",
+    r"los(e|t|es|ing) information",
     r"cannot (express|represent|fit|carry)",
     r"too few units",
 )
 _LOST = (
     r"pool",
-    r"averag",
+    r"averag(es|ed|ing)",
     r"los(e|t|es|ing) (the )?(information|place|position)",
     r"same (output|state|feature)s? for",
     r"collaps",
     r"indistinguish",
     r"cannot (express|represent|fit|tell|see|distinguish)",
     r"do(es)? not (depend|reach|see)",
-    r"information",
+    r"information[^.]*(lost|destroy|remov|gone)",
 )
 _MIXED = (
     r"\bmix",
@@ -54,21 +54,22 @@ _MIXED = (
     r"depends on (the )?(batch|other|rest)",
 )
 _NORM = (
-    r"norm",
+    r"(batch|layer).?norm|normali[sz]ation",
     r"running (mean|statistic|average)",
     r"batch (size|statistic)",
     r"statistics",
     r"evaluation mode",
 )
-_DROPOUT = (r"drop", r"noise", r"regulari")
+_DROPOUT = (r"dropout|dropped", r"\bnois[ey]", r"regulari")
 
 
 @pair(
     "architecture",
     "MLP",
     "There is no nonlinearity, and the classes are not linear.",
-    r"linear",
-    r"activation",
+    r"non.?linear",
+    r"(network|model|it) is (only |purely )?linear",
+    r"activation function",
 )
 def no_nonlinearity(broken: bool) -> Patient:
     x, y = data.spirals()
@@ -142,8 +143,7 @@ def reshape_that_mixes_samples(broken: bool) -> Patient:
     r"vanish",
     r"(signal|gradient)s?[^.]*(shrink|fade|die|small|lost)",
     r"skip",
-    r"initiali",
-    r"critical",
+    r"^initialisation",
     r"collaps",
     r"saturat",
 )
@@ -158,11 +158,10 @@ def thirty_sigmoid_layers(broken: bool) -> Patient:
     "architecture",
     "residual MLP",
     "Residual branches are multiplied by 20.",
-    r"residual",
+    r"residual (block|branch|stream|connection)",
     r"branch",
     r"(signal|gradient|activation|output)s?[^.]*(explode|grow|large|huge)",
-    r"gain",
-    r"rate",
+    r"\bgains?\b",
 )
 def residual_branches_too_strong(broken: bool) -> Patient:
     x, y = data.smooth_function()
@@ -195,7 +194,13 @@ def dropout_of_the_output(broken: bool) -> Patient:
     return model, x, y, {"loss": F.mse_loss, "optimizer": optimizer, "batch_size": 64}
 
 
-@pair("architecture", "ResNet", "Batch normalisation with two images in a batch.", *_NORM, r"batch")
+@pair(
+    "architecture",
+    "ResNet",
+    "Batch normalisation with two images in a batch.",
+    *_NORM,
+    r"batch(es)?[^.]*(small|large)",
+)
 def normalisation_of_two_images(broken: bool) -> Patient:
     x, y = data.digit_images()
     model = ResNet()
@@ -232,7 +237,7 @@ class NormalisedOutput(nn.Module):
     "architecture",
     "MLP",
     "Layer normalisation of a single output makes it constant.",
-    r"norm",
+    r"(batch|layer).?norm|normali[sz]ation",
     r"constant output",
     r"same output",
     r"outputs?[^.]*(constant|do(es)? not (vary|depend))",
@@ -249,9 +254,9 @@ def layer_norm_of_one_output(broken: bool) -> Patient:
     "GNN",
     "Thirty rounds of averages make all nodes the same.",
     *_LOST,
-    r"smooth",
+    r"over.?smooth",
     r"depth|deep",
-    r"same",
+    r"all nodes",
     r"vanish",
 )
 def graph_averaged_thirty_times(broken: bool) -> Patient:
@@ -301,7 +306,7 @@ class SummedSets(DeepSets):
     "DeepSets",
     "Elements are only averaged linearly, and the target is a product.",
     *_LOST,
-    r"linear",
+    r"non.?linear",
     *_CAPACITY,
 )
 def set_averaged_before_any_nonlinearity(broken: bool) -> Patient:
@@ -329,7 +334,7 @@ def patches_averaged_before_mixing(broken: bool) -> Patient:
     return model, x, y, {"loss": F.cross_entropy, "optimizer": optimizer, "batch_size": 64}
 
 
-@pair("architecture", "autoencoder", "The code is one number.", *_CAPACITY, r"code")
+@pair("architecture", "autoencoder", "The code is one number.", *_CAPACITY, r"code (is|of|has)")
 def code_of_one_number(broken: bool) -> Patient:
     x, _ = data.digits()
     model = AutoEncoder(code=1 if broken else 16)
@@ -353,8 +358,7 @@ class NormalisedInput(nn.Module):
     "architecture",
     "MLP",
     "Every sample is normalised by itself, and the target is its size.",
-    r"norm",
-    r"scale",
+    r"(batch|layer).?norm|normali[sz]ation",
     *_LOST,
 )
 def size_normalised_away(broken: bool) -> Patient:

@@ -13,18 +13,8 @@ from bench.doctor import data
 from bench.doctor.case import Patient, pair
 from bench.doctor.networks import GPT, Encoder, HandWrittenAttention, ViT, token_cross_entropy
 
-_ORDER = (r"position", r"order", r"permut", r"same (output|feature)s? for", r"sequence axis")
-_SHARP = (
-    r"saturat",
-    r"one.hot",
-    r"softmax",
-    r"attention",
-    r"temperature",
-    r"sqrt",
-    r"entropy",
-    r"scores?",
-    r"logits",
-)
+_ORDER = (r"positions\b|positional", r"order of", r"permut")
+_SHARP = (r"saturat", r"one.hot", r"attention", r"temperature", r"sqrt", r"scores")
 _LEAK = (
     r"leak",
     r"causal",
@@ -113,7 +103,7 @@ _FULL = partial(HandWrittenAttention, causal=False)
     "transformer",
     "Scores of large embeddings are not divided by sqrt(d).",
     *_SHARP,
-    r"embedding",
+    r"embeddings?\b(?!\.)",
 )
 def scores_not_divided(broken: bool) -> Patient:
     x, y = data.reversal()
@@ -198,10 +188,8 @@ def next_token_is_seen(broken: bool) -> Patient:
     "ViT",
     "Patches are multiplied by 300 and never normalised.",
     *_SHARP,
-    r"embedding",
-    r"scale",
-    r"large",
-    r"huge",
+    r"embeddings?\b(?!\.)",
+    r"(signal|activation|embedding|input|patch|feature)(s|es)?[^.]*(large|huge|grow|explo)",
 )
 def huge_patches(broken: bool) -> Patient:
     x, y = data.digit_images(600)
@@ -216,7 +204,7 @@ def huge_patches(broken: bool) -> Patient:
     return model, x, y, {"loss": F.cross_entropy, "optimizer": optimizer, "batch_size": 32}
 
 
-@pair("attention", "transformer", "Scores are divided by a temperature of 0.001.", *_SHARP)
+@pair("attention", "transformer", "Scores are divided by a temperature of 0.001.", *_SHARP, by_loss=True)
 def temperature_of_a_thousandth(broken: bool) -> Patient:
     x, y = data.reversal()
     model = GPT(9, 7, attention=partial(_FULL, scale=1000 / math.sqrt(16) if broken else None))
@@ -254,12 +242,11 @@ class LoudPositions(ViT):
     "attention",
     "ViT",
     "Positions are thousands of times larger than patches.",
-    r"position",
+    r"positions\b|positional",
     r"drown",
     r"\bpos\b",
     r"(signal|input)s?[^.]*(small|lost|vanish)",
     r"collaps",
-    r"large",
 )
 def positions_drown_patches(broken: bool) -> Patient:
     x, y = data.digit_images(600)

@@ -128,7 +128,7 @@ class SmoothUNet(UNet):
         return self.out(wide / (1 + wide.abs()))
 
 
-@pair("cut gradients", "U-Net", "Features pass through numpy.", *_CUT, r"numpy")
+@pair("cut gradients", "U-Net", "Features pass through numpy.", *_CUT, r"numpy", by_loss=True)
 def features_through_numpy(broken: bool) -> Patient:
     x, y = data.blobs()
     model = NumpyUNet(4) if broken else SmoothUNet(4)
@@ -144,7 +144,13 @@ class DetachedLoop(ElmanLoop):
 
 
 @pair(
-    "cut gradients", "RNN loop", "The state is detached at every step.", *_CUT, r"truncat", r"time", r"memory"
+    "cut gradients",
+    "RNN loop",
+    "The state is detached at every step.",
+    *_CUT,
+    r"truncat",
+    r"over time",
+    r"memory",
 )
 def state_detached_at_every_step(broken: bool) -> Patient:
     x, y = data.recall(length=8, vocabulary=4)

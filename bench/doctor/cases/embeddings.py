@@ -10,7 +10,7 @@ from bench.doctor import data
 from bench.doctor.case import Patient, pair
 from bench.doctor.networks import GPT, BagClassifier, SequenceClassifier, mlp, token_cross_entropy
 
-_TOKENS = (r"embedding", r"vocabular", r"token")
+_TOKENS = (r"embeddings?\b(?!\.)", r"vocabular", r"token")
 
 
 @pair(
@@ -113,10 +113,11 @@ class NumberedTokens(nn.Module):
     "embeddings",
     "MLP",
     "Numbers of unordered tokens are taken for quantities.",
-    r"embedding",
+    r"embeddings?\b(?!\.)",
     r"one.hot",
     r"categor",
     r"token",
+    least=0.4,
 )
 def token_numbers_as_quantities(broken: bool) -> Patient:
     x, y = data.bags()
@@ -130,7 +131,7 @@ def token_numbers_as_quantities(broken: bool) -> Patient:
     "embeddings",
     "GPT",
     "Tied embeddings of deviation 10 make huge logits.",
-    r"embedding",
+    r"embeddings?\b(?!\.)",
     r"tied",
     r"logits?[^.]*(large|huge)",
     r"outputs?[^.]*(large|huge)",

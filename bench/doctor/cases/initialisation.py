@@ -21,7 +21,8 @@ from bench.doctor.networks import (
 )
 
 _START = (
-    r"initiali",
+    r"^initialisation",
+    r"initiali[sz](e|ed|ing)\b",
     r"weights?[^.]*(zero|small|large|scale|same|identical|equal|rescale|draw)",
     r"critical (C_W|init)",
 )
@@ -60,7 +61,7 @@ def all_weights_zero(broken: bool) -> Patient:
     r"symmetr",
     r"identical",
     r"same (unit|weight)",
-    r"rank",
+    r"rank (of )?(1|one)\b",
 )
 def all_units_the_same(broken: bool) -> Patient:
     x, y = data.spirals()
@@ -94,7 +95,7 @@ def tanh_saturated_by_weights_of_one(broken: bool) -> Patient:
         for layer in model:
             if isinstance(layer, nn.Linear):
                 nn.init.normal_(layer.weight)
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     return model, x, y, {"loss": F.mse_loss, "optimizer": optimizer, "batch_size": 64}
 
 
@@ -129,7 +130,13 @@ def sigmoids_saturated(broken: bool) -> Patient:
     return model, x, y, {"loss": F.cross_entropy, "optimizer": optimizer, "batch_size": 64}
 
 
-@pair("initialisation", "GPT", "All weights of a decoder are drawn with deviation 1.", *_LARGE, r"attention")
+@pair(
+    "initialisation",
+    "GPT",
+    "All weights of a decoder are drawn with deviation 1.",
+    *_LARGE,
+    r"attention[^.]*(saturat|sharp|one.hot)",
+)
 def decoder_drawn_with_deviation_one(broken: bool) -> Patient:
     x, y = data.text()
     model = GPT(14, 16, depth=3)
@@ -147,15 +154,15 @@ def decoder_drawn_with_deviation_one(broken: bool) -> Patient:
     "Recurrent weights have a gain of 10: states are chaotic.",
     *_LARGE,
     r"chao",
-    r"recurrent",
-    r"states?",
+    r"recurrent weight",
+    r"states?[^.]*(chao|explo|grow|saturat|unstable)",
 )
 def chaotic_recurrent_weights(broken: bool) -> Patient:
-    x, y = data.recall(length=14, vocabulary=4)
-    model = ElmanLoop(8, 4, tokens=4)
+    x, y = data.waves(800, length=16)
+    model = ElmanLoop(1, 1)
     nn.init.orthogonal_(model.rec.weight, gain=10.0 if broken else 1.0)
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
-    return model, x, y, {"loss": F.cross_entropy, "optimizer": optimizer, "batch_size": 64}
+    return model, x, y, {"loss": F.mse_loss, "optimizer": optimizer, "batch_size": 64}
 
 
 @pair(
@@ -180,8 +187,8 @@ def convolution_and_head_at_zero(broken: bool) -> Patient:
     "GRU",
     "The head's weights are a thousand times too large.",
     *_LARGE,
-    r"head",
-    r"readout",
+    r"(head|readout)\b[^.]*(large|huge|scale)",
+    by_loss=True,
 )
 def head_a_thousand_times_too_large(broken: bool) -> Patient:
     x, y = data.recall(length=8)
@@ -198,7 +205,7 @@ def head_a_thousand_times_too_large(broken: bool) -> Patient:
     "tabular MLP",
     "The scales of all batch normalisations start at zero.",
     *_SMALL,
-    r"norm",
+    r"(batch|layer).?norm|normali[sz]ation",
     r"gamma",
 )
 def normalisation_scales_at_zero(broken: bool) -> Patient:
@@ -216,9 +223,9 @@ def normalisation_scales_at_zero(broken: bool) -> Patient:
     "autoencoder",
     "Uniform weights from 0 to 0.1: signals keep to one direction.",
     *_START,
-    r"positive",
+    r"weights?[^.]*positive",
     r"collapse",
-    r"rank",
+    r"rank (of )?(1|one)\b",
 )
 def weights_all_positive(broken: bool) -> Patient:
     x, _ = data.digits()
@@ -236,7 +243,7 @@ def weights_all_positive(broken: bool) -> Patient:
     "residual MLP",
     "Weights three times too large in 12 residual blocks without norms.",
     *_LARGE,
-    r"residual",
+    r"residual (block|branch|stream|connection)",
 )
 def residual_blocks_started_too_large(broken: bool) -> Patient:
     x, y = data.digits()

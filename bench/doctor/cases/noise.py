@@ -11,12 +11,13 @@ from bench.doctor.case import Patient, pair
 from bench.doctor.networks import Mixer, SequenceClassifier, SmallCNN, mlp
 
 _NOISE = (
-    r"batch",
-    r"nois",
+    r"batch(es)?\b[^.]*(small|large|nois|size)",
+    r"(small|large)r?[^.]*batch",
+    r"nois[ey]",
     r"rate[^.]*(large|high|lower|reduc|smaller|unstable|too)",
     r"(lower|reduce|smaller)[^.]*rate",
 )
-_FAST = (*_NOISE[2:], r"diverge", r"unstable", r"\bsum", r"reduction")
+_FAST = (*_NOISE[3:], r"diverge", r"unstable", r"\bsum", r"reduction")
 
 
 @pair("noise", "MLP", "One sample in a batch at a large rate.", *_NOISE)
@@ -53,7 +54,7 @@ class NoisyInputs(nn.Module):
     "Inputs get noise that is thirty times larger than they are.",
     r"nois",
     r"augment",
-    r"random",
+    r"random(ly|ness)|random (noise|state|start)",
     r"differ[^.]*(call|pass)",
 )
 def augmentation_that_drowns_inputs(broken: bool) -> Patient:
@@ -67,7 +68,7 @@ def augmentation_that_drowns_inputs(broken: bool) -> Patient:
 def sum_at_the_rate_of_a_mean(broken: bool) -> Patient:
     x, y = data.smooth_function()
     model = mlp([8, 64, 64, 1])
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.15)
     loss = nn.MSELoss(reduction="sum" if broken else "mean")
     return model, x, y, {"loss": loss, "optimizer": optimizer, "batch_size": 128}
 
@@ -86,7 +87,7 @@ class DroppedInputs(Mixer):
     r"drop",
     r"nois",
     r"augment",
-    r"random",
+    r"random(ly|ness)|random (noise|state|start)",
 )
 def pixels_dropped(broken: bool) -> Patient:
     x, y = data.digit_images()

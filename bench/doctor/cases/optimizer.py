@@ -161,7 +161,7 @@ def adam_at_1e_6(broken: bool) -> Patient:
     return model, x, y, {"loss": token_cross_entropy, "optimizer": optimizer, "batch_size": 64}
 
 
-@pair("optimizer", "MLP-Mixer", "Adam at a rate of 0.3.", *_FAST)
+@pair("optimizer", "MLP-Mixer", "Adam at a rate of 0.3.", *_FAST, by_loss=True)
 def adam_at_0_3(broken: bool) -> Patient:
     x, y = data.digit_images()
     model = Mixer()

@@ -20,7 +20,7 @@ _FORGETS = (
     r"vanish",
     r"long sequence",
     r"recurren",
-    r"gate",
+    r"gates?\b",
 )
 _AXES = (
     r"batch_first",
@@ -65,7 +65,7 @@ class FirstStep(SeriesRegressor):
     r"last step",
     *_FORGETS,
     r"do(es)? not (depend|see|use)",
-    r"time",
+    r"time step",
 )
 def first_step_is_read(broken: bool) -> Patient:
     x, y = data.adding(length=9)
@@ -189,7 +189,7 @@ class QuietStart(NoisyStart):
     "recurrent",
     "GRU",
     "The first state is drawn anew, with deviation 30.",
-    r"random",
+    r"random(ly|ness)|random (noise|state|start)",
     r"nois",
     r"differ[^.]*(call|pass)",
     r"first state",
