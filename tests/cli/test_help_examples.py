@@ -60,10 +60,13 @@ QUICK = [(name, example) for name, example in EXAMPLES if not any(word in exampl
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Path:
-    """What the examples speak of: model.py, act.py, data.npz and weights.pt."""
+    """What the examples speak of: model.py, act.py, log.csv, data.npz and weights.pt."""
     recurrent = request.node.callspec.params.get("name") == "global"
     (tmp_path / "model.py").write_text(RECURRENT if recurrent else MODEL)
     (tmp_path / "act.py").write_text("import numpy as np\n\ndef mine(z):\n    return np.tanh(z)\n")
+    (tmp_path / "log.csv").write_text(
+        "step,loss\n" + "".join(f"{step},{2 / (step + 1)}\n" for step in range(60))
+    )
     source = np.random.default_rng(0)
     if recurrent:
         np.savez(tmp_path / "data.npz", x=source.normal(size=(10, 6, 4)), y=source.normal(size=(10, 6, 2)))

@@ -91,10 +91,13 @@ def test_commands_can_be_read(command: str) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Path:
-    """A small model, activation, data and sweep under the names that the commands use."""
+    """A small model, activation, log, data and sweep under the names that the commands use."""
     recurrent = "foretrain global" in request.node.callspec.params["command"]
     (tmp_path / "model.py").write_text(RECURRENT if recurrent else MODEL)
     (tmp_path / "act.py").write_text("import numpy as np\n\ndef mine(z):\n    return np.tanh(z)\n")
+    (tmp_path / "log.csv").write_text(
+        "step,loss\n" + "".join(f"{step},{2 / (step + 1)}\n" for step in range(60))
+    )
     x = np.random.default_rng(0).normal(size=(8, 4, 3) if recurrent else (8, 3))
     y = np.tanh(x[..., :1])
     np.savez(tmp_path / "data.npz", x=x, y=y, x_test=x[:2], y_test=y[:2])

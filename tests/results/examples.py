@@ -265,6 +265,7 @@ EXAMPLES: dict[str, Callable[[], Any]] = {
     "flow of a model": lambda: gradient_flow(shallow(), *tensors(), MSE, max_time=1.0),
     "recorder": recorder,
     "summary of a recorder": lambda: recorder().summary(),
+    "training log": lambda: ft.read_log(2.0 / np.arange(1.0, 81.0) ** 0.5, np.full(80, 0.1), baseline=2.3),
     "recording": lambda: (recorder(), recording(folder() / "recording"))[1],
     "two steps": lambda: two_step(network(), tensors()[0], 0.1 * tensors()[1]),
     "several experiments": lambda: run_many(["parameter-count"], workers=1),

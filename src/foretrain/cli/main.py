@@ -26,6 +26,7 @@ _COMMANDS = {
     "escape": "Predict how long the plateau of a small initialisation is",
     "flow": "Predict the statistics of a random network, layer by layer",
     "global": "Show what gradient descent can change in a model's states",
+    "log": "Say what a training log shows, and what to measure next",
     "ntk": "Compute the tangent kernel of a torch model, also larger than memory",
     "predict": "Predict what trained networks answer, with its spread over initialisations",
     "report": "Write the doctor's findings as one interactive page",

@@ -1,14 +1,14 @@
-"""Train small networks of many kinds, healthy and faulty, and keep their logs in ``trainings.json``.
+"""Train small networks of many kinds, healthy and faulty, and keep their logs in ``trainings.npz``.
 
-Run this file to make them anew; tests only read what it has written. What a training is called says what is wrong with
-it, and ``EXPECTED`` which finding a reader of its log should make; healthy ones should raise no complaint.
+Run this file to make them anew; tests only read what it has written. What a training is called says what is wrong
+with it, and ``EXPECTED`` which finding a reader of its log should make; healthy ones should raise no complaint.
 """
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-PLACE = Path(__file__).with_name("trainings.json")
+PLACE = Path(__file__).with_name("trainings.npz")
 SGD, ADAM = torch.optim.SGD, torch.optim.Adam
 Batches = Iterator[tuple[Tensor, Tensor]]
 
@@ -60,13 +60,13 @@ def digits() -> tuple[Tensor, Tensor]:
 
 
 X, Y = digits()
-MLP_LOSS = nn.functional.cross_entropy
+CROSS_ENTROPY = nn.functional.cross_entropy
 MSE = nn.functional.mse_loss
 
 
 def mlp(*widths: int, act: type[nn.Module] = nn.ReLU, scale: float = 1.0) -> nn.Sequential:
     layers: list[nn.Module] = []
-    for a, b in zip(widths[:-1], widths[1:]):
+    for a, b in pairwise(widths):
         layers += [nn.Linear(a, b), act()]
     model = nn.Sequential(*layers[:-1])
     with torch.no_grad():
@@ -193,7 +193,7 @@ def classify(
     x, y = options.pop("data", (X[:1200], Y[:1200]))
     optimizer = kind(model.parameters(), lr=rate, **known)
     source = options.pop("batches", None) or batches(x, y, size)
-    return train(model, source, optimizer, MLP_LOSS, steps, **({"baseline": math.log(10)} | options))
+    return train(model, source, optimizer, CROSS_ENTROPY, steps, **({"baseline": math.log(10)} | options))
 
 
 def fit(model: nn.Module, kind: Any, rate: float, steps: int, source: Batches, **options: Any) -> Any:
@@ -239,13 +239,6 @@ def restarts(step: int) -> float:
     return 0.5 * (1 + math.cos(math.pi * (step % 100) / 100)) * (1.0 if step < 100 else 6.0)
 
 
-def frozen(model: nn.Module) -> nn.Module:
-    for weight in list(model.parameters())[:-1]:
-        weight.requires_grad_(False)
-    list(model.parameters())[-1].data.mul_(1.0)
-    return model
-
-
 def large_readout() -> nn.Module:
     model = mlp(64, 64, 10)
     with torch.no_grad():
@@ -263,18 +256,20 @@ class Untrained(torch.optim.SGD):
 TRAININGS: dict[str, Callable[[], Any]] = {
     "healthy MLP, SGD": lambda: classify(mlp(64, 64, 10), SGD, 0.1),
     "healthy MLP, Adam": lambda: classify(mlp(64, 64, 64, 10, act=nn.GELU), ADAM, 1e-3, 600),
-    "healthy MLP, momentum": lambda: classify(mlp(64, 64, 10, act=nn.Tanh), SGD, 0.05, momentum=0.9, weight_decay=1e-3),
+    "healthy MLP, momentum": lambda: classify(
+        mlp(64, 64, 10, act=nn.Tanh), SGD, 0.05, momentum=0.9, weight_decay=1e-3
+    ),
     "healthy CNN, Adam": lambda: classify(cnn(), ADAM, 2e-3, 300),
     "healthy CNN, batches of 8": lambda: classify(cnn(), SGD, 0.03, 800, size=8),
     "healthy MLP, batches of 2": lambda: classify(mlp(64, 32, 10), SGD, 0.01, 1500, size=2),
     "healthy logistic regression": lambda: classify(mlp(64, 10), SGD, 0.05, 500),
     "healthy MLP, cosine": lambda: classify(mlp(64, 64, 10), SGD, 0.2, 500, schedule=cosine(500)),
     "healthy attention, warm-up": lambda: train(
-        m := Attention(), reversals(32), ADAM(m.parameters(), lr=3e-3), MLP_LOSS, 600, cosine(600, 60),
+        m := Attention(), reversals(32), ADAM(m.parameters(), lr=3e-3), CROSS_ENTROPY, 600, cosine(600, 60),
         baseline=math.log(12),
     ),
     "healthy attention, Adam": lambda: train(
-        m := Attention(), reversals(32), ADAM(m.parameters(), lr=2e-3), MLP_LOSS, 500, baseline=math.log(12)
+        m := Attention(), reversals(32), ADAM(m.parameters(), lr=2e-3), CROSS_ENTROPY, 500, baseline=math.log(12)
     ),
     "healthy GRU": lambda: fit(Recurrent(nn.GRU), ADAM, 5e-3, 400, summed(32)),
     "healthy LSTM, logged every 5 steps": lambda: fit(Recurrent(nn.LSTM), ADAM, 1e-2, 500, summed(32), every=5),
@@ -346,13 +341,16 @@ TRAININGS: dict[str, Callable[[], Any]] = {
 
 
 def record() -> None:
+    """Thresholds were set on synthetic curves and on trainings with other seeds than these."""
     torch.set_num_threads(1)
-    logs = {}
+    arrays = {}
     for place, (name, make) in enumerate(TRAININGS.items()):
-        torch.manual_seed(place)
-        logs[name] = make()
-        print(name, logs[name]["columns"]["loss"][:2], logs[name]["columns"]["loss"][-2:])
-    PLACE.write_text(json.dumps(logs), encoding="utf-8")
+        torch.manual_seed(1000 + place)
+        log = make()
+        columns = log["columns"] | {f"validation {key}": v for key, v in (log["validation"] or {}).items()}
+        columns |= {"baseline": log["baseline"]} if log["baseline"] else {}
+        arrays |= {f"{name}|{key}": np.array(values, dtype=np.float32) for key, values in columns.items()}
+    np.savez_compressed(PLACE, **arrays)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from foretrain.support.errors import FileError, InputError
 
 Array = NDArray[np.float64]
 
-# What training scripts call their columns, the first one that is there is taken; "/", ".", "-" and blanks count as "_".
+# What training scripts call their columns; the first that is there is taken, and "/", ".", "-" and blanks are "_".
 _NAMES = {
     "loss": (
         "loss",
@@ -63,8 +63,8 @@ class Curves:
     def __post_init__(self) -> None:
         if len(self.losses) < _LEAST_RECORDS:
             raise InputError(
-                f"the log has {len(self.losses)} losses: give at least {_LEAST_RECORDS}, because a trend with an error bar "
-                "needs them."
+                f"the log has {len(self.losses)} losses: give at least {_LEAST_RECORDS}, because an error bar "
+                "of the trend needs them."
             )
         if not (np.diff(self.steps) > 0).all():
             raise InputError("`steps` do not increase: give one loss for each step, in order.")
@@ -100,7 +100,7 @@ def from_source(source: Any) -> Curves:
     else:
         rows = list(source)
     written = dict.fromkeys(name for row in rows for name in row)
-    simple = {re.sub(r"[^a-z0-9]+", "_", str(name).lower()): name for name in reversed(list(written))}
+    simple = {_simple(name): name for name in reversed(list(written))}
     columns = {
         kind: simple[next(alias for alias in aliases if alias in simple)]
         for kind, aliases in _NAMES.items()
@@ -123,7 +123,9 @@ def _from_rows(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str]) ->
         kind: [_number(row.get(name)) for row in rows] for kind, name in columns.items()
     }  # None is a gap; not a number is a loss that diverged
     trained = np.array([cell is not None for cell in cells["loss"]])
-    filled = {kind: _carried(cells[kind]) for kind in ("step", "rate", "epoch") if kind in cells}
+    filled: dict[str, Array] = {
+        kind: _carried(cells[kind]) for kind in ("step", "rate", "epoch") if kind in cells
+    }
     epochs = filled.get("epoch")
     if "step" in filled:
         steps = filled["step"]
@@ -143,7 +145,8 @@ def _from_rows(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str]) ->
     def taken(kind: str) -> Array | None:
         if kind not in cells:
             return None
-        values = filled.get(kind, np.array([math.nan if cell is None else cell for cell in cells[kind]]))
+        gaps = np.array([math.nan if cell is None else cell for cell in cells[kind]])
+        values = filled.get(kind, gaps)
         return values[chosen] if np.isfinite(values[chosen]).any() else None
 
     losses = np.array([cells["loss"][row] for row in chosen], dtype=float)
@@ -205,22 +208,28 @@ def _json_lines(path: Path, lines: Sequence[str]) -> Iterator[Mapping[str, Any]]
 
 
 def _table_rows(table: Any) -> list[Mapping[str, Any]]:
-    """The rows of columns. Their gaps are not numbers, too: a loss is a gap if a number follows or it was validated."""
-    names = [str(name) for name in getattr(table, "columns", table)]
-    columns = [_column(name, table[name]) for name in names if np.ndim(table[name]) == 1]
-    names = [name for name in names if np.ndim(table[name]) == 1]
+    """The rows of columns, whose gaps are nan: that of a loss is one if a number follows or if it was validated."""
+    names = [name for name in getattr(table, "columns", table) if np.ndim(table[name]) == 1]
+    columns = [_column(str(name), table[name]) for name in names]
     if len({len(column) for column in columns}) > 1:
         raise InputError("the columns of the log differ in length: give as many values in each.")
-    rows = [dict(zip(names, cells)) for cells in zip(*columns)]
-    for place, name in enumerate(names):
-        last = np.flatnonzero(np.isfinite(columns[place]))
-        loss = re.sub(r"[^a-z0-9]+", "_", name.lower()) in _NAMES["loss"]
-        for number, row in enumerate(rows):
-            others = [other for other in names if "val" in other.lower() and np.isfinite(row[other])]
-            gap = not loss or others or (len(last) and number < last[-1])
-            if math.isnan(row[name]) and gap:
-                del row[name]
-    return rows
+    gaps = {name: np.isnan(column) for name, column in zip(names, columns)}
+    simple = {name: _simple(name) for name in names}
+    validated = np.zeros(len(columns[0]) if columns else 0, dtype=bool)
+    for name in (name for name in names if simple[name] in _NAMES["validation"]):
+        validated |= ~gaps[name]
+    for name in (name for name in names if simple[name] in _NAMES["loss"]):
+        followed = np.arange(len(validated)) < np.flatnonzero(~gaps[name]).max(initial=-1)
+        gaps[name] &= followed | validated
+    return [
+        {name: cell for name, cell in zip(names, cells) if not gaps[name][row]}
+        for row, cells in enumerate(zip(*columns))
+    ]
+
+
+def _simple(name: object) -> str:
+    """A name in small letters, with one "_" for all signs between them."""
+    return re.sub(r"[^a-z0-9]+", "_", str(name).lower())
 
 
 def _column(name: str, values: Any, length: int | None = None) -> Array:

@@ -25,7 +25,7 @@ Named = tuple[str, Finding]
 
 _BLOWN_UP = 10.0  # times the loss at the start: an order of magnitude is no noise of a training that works
 _JUMP = 3.0  # times the first loss: more than the noise of batches does at the start
-_JUMP_NOISE = 6.0  # robust standard deviations of the end: nor is it the noise of the whole run
+_JUMP_NOISE = 4.0  # robust standard deviations of single records: nor is it chance that the first loss is low
 _HARDLY = 0.75  # of the first loss: an end above this after a jump has lost what training should bring
 _ONSET = 2.0  # times the best trend so far: where a divergence is said to have begun
 _START, _END = 0.05, 0.2  # of the run: its start, short because losses fall fast there, and its end
@@ -44,7 +44,7 @@ _CONSTANT_RATE = 2.0  # between the largest and smallest rate of a stretch over 
 
 _DOCTOR = "ft.doctor(model, x, y, optimizer=optimizer)"
 
-_UNSTABLE = f'Set the rate of this log beside the largest stable one: {_DOCTOR[:-1]}, checks=["learning_rate", "gains"]);'
+_UNSTABLE = f'Set the rate beside the largest stable one: {_DOCTOR[:-1]}, checks=["learning_rate", "gains"]);'
 
 
 def course(curves: Curves, baseline: float | None) -> Iterator[Named]:
@@ -89,46 +89,29 @@ def find_divergence(curves: Curves) -> Finding | None:
         return Finding(
             Severity.WARNING,
             f"{count} of {len(losses)} losses are not numbers, but training went on",
-            f"The first is at step {steps[broken[0]]:g}, the last at step {steps[broken[-1]]:g}; the loss ends at "
-            f"{end:.4g} after {start:.4g} at the start.",
+            f"The first is at step {steps[broken[0]]:.10g}, the last at step {steps[broken[-1]]:.10g}; the loss ends "
+            f"at {end:.4g} after {start:.4g} at the start.",
             "",
             "Look at the samples of these steps and at the scale of half-precision gradients: "
             f"{_DOCTOR} tells inputs on very different scales and rates near the largest stable one.",
             numbers={"at_step": steps[broken[0]], "count": count},
         )
-    first = float(losses[finite[0]])
-    early = ndimage.median_filter(losses[: max(10, len(losses) // 5)], 3)  # one record alone may be noise
-    top = int(np.argmax(np.nan_to_num(early, nan=-np.inf, posinf=-np.inf)))
-    peak = float(early[top])
-    late = losses[finite[-max(5, round(_END * len(finite))) :]]
-    usual = end + _JUMP_NOISE * 1.4826 * float(np.median(np.abs(late - np.median(late))))
-    jumped = peak > max(_JUMP * abs(first), _ONSET * end, usual) and end > _HARDLY * first
-    if not len(broken) and jumped and end < _BLOWN_UP * abs(start):
-        return Finding(
-            Severity.CRITICAL,
-            f"The loss jumps to {peak / abs(first):.3g} times its first value, and ends hardly lower than it began",
-            f"It begins at {first:.4g}, is {peak:.4g} at step {steps[top]:g}, and ends at {end:.4g}.",
-            "",
-            f"{_UNSTABLE} a warm-up helps where only the first steps are unstable.",
-            numbers={"at_step": float(steps[top]), "start": first, "peak": peak, "end": end},
-        )
-    if not len(broken) and not (end > _BLOWN_UP * abs(start)):
-        return None
+    if not len(broken) and end <= _BLOWN_UP * abs(start):
+        return _find_jump(steps, losses, end)
     # It began after the last record that was still near the best loss so far.
     stop = int(broken[0]) if len(broken) else len(losses)
     before = losses[:stop]
     best = np.minimum.accumulate(before) if stop else before
     near = np.flatnonzero(before <= best + (_ONSET - 1) * np.abs(best))
     onset = min(int(near[-1]) + 1, len(losses) - 1) if len(near) else 0
-    where = f"from step {steps[onset]:g} on, after a best loss of {best[max(onset - 1, 0)] if stop else math.nan:.4g}"
+    grows = f"It grows from step {steps[onset]:.10g} on"
     if len(broken):
-        title = f"The loss is not a number from step {steps[stop]:g} on"
-        evidence = (
-            f"The last loss before it is {before[-1]:.4g}; it grows {where}." if stop else "So it begins."
-        )
+        title = f"The loss is not a number from step {steps[stop]:.10g} on"
+        grows = f"{grows}, up to {before[-1]:.4g}" if onset < stop else "It did not grow before"
     else:
         title = f"The loss grows by a factor of {end / abs(start):.3g}"
-        evidence = f"It grows {where}, and ends at {end:.4g}; it began at {start:.4g}."
+        grows = f"{grows}, and ends at {end:.4g} after {start:.4g} at the start"
+    evidence = f"{grows}; its best value until then was {best[onset - 1]:.4g}." if onset else "So it begins."
     numbers = {"at_step": float(steps[onset]), "start": start, "end": end if not len(broken) else math.nan}
     if curves.rates is not None:
         numbers["rate"], numbers["largest_rate_before"] = (
@@ -156,6 +139,26 @@ def find_divergence(curves: Curves) -> Finding | None:
     )
 
 
+def _find_jump(steps: Array, losses: Array, end: float) -> Finding | None:
+    """A loss that leaps in the first fifth of the run, and ends hardly below where it began."""
+    first, fifth = float(losses[0]), losses[: max(10, len(losses) // 5)]
+    early = ndimage.median_filter(fifth, 3)  # one record alone may be noise
+    top = int(np.argmax(early))
+    peak = float(early[top])
+    bends = np.abs(np.diff(np.log(np.maximum(np.abs(fifth), 1e-300)), 2))
+    chance = math.exp(_JUMP_NOISE * 1.4826 * float(np.median(bends)) / math.sqrt(6))
+    if peak <= max(max(_JUMP, chance) * abs(first), _ONSET * abs(end)) or end <= _HARDLY * first:
+        return None
+    return Finding(
+        Severity.CRITICAL,
+        f"The loss jumps to {peak / abs(first):.3g} times its first value, and ends hardly lower than it began",
+        f"It begins at {first:.4g}, is {peak:.4g} at step {steps[top]:.10g}, and ends at {end:.4g}.",
+        "",
+        f"{_UNSTABLE} a warm-up helps where only the first steps are unstable.",
+        numbers={"at_step": float(steps[top]), "start": first, "peak": peak, "end": end},
+    )
+
+
 def find_constant(steps: Array, losses: Array) -> Finding | None:
     """The same loss to the last digit, from some step to the end."""
     other = np.flatnonzero(losses != losses[-1])
@@ -169,15 +172,15 @@ def find_constant(steps: Array, losses: Array) -> Finding | None:
     return Finding(
         severity,
         f"The loss is exactly {level:.6g} "
-        + (f"from step {steps[first]:g} on" if first else "at every step"),
+        + (f"from step {steps[first]:.10g} on" if first else "at every step"),
         f"{count} losses in a row are equal to the last digit"
         + (f"; it began at {start:.4g}." if first else "."),
         "",
-        "It has come to rest, or digits were cut off in the log. A lower loss needs another network."
+        "It has come to rest, or digits were cut off in the log. A lower loss needs another start, network or data."
         if learned
-        else "Nothing is trained, or digits were cut off in the log: check that parameters have gradients and are in the "
-        f'optimizer, then let {_DOCTOR[:-1]}, checks=["dead_units", "layer_shares"]) count units that answer to no '
-        "sample and layers that take no part.",
+        else "Nothing is trained, or digits were cut off in the log: check that parameters have gradients and are in "
+        f'the optimizer, then let {_DOCTOR[:-1]}, checks=["dead_units", "layer_shares"]) count units that answer to '
+        "no sample and layers that take no part.",
         numbers={
             "from_step": float(steps[first]),
             "to_step": float(steps[-1]),
@@ -218,7 +221,7 @@ def find_progress(curves: Curves, steps: Array, losses: Array, baseline: float |
         numbers |= {"from_step": float(steps[best]), "to_step": float(steps[-1]), "rise": up.value}
         return "rise", Finding(
             Severity.WARNING,
-            f"The training loss has been rising since step {steps[best]:g}",
+            f"The training loss has been rising since step {steps[best]:.10g}",
             f"The trend was lowest there, {losses[best]:.4g}, and the end is higher by {up}; it went {whole}.",
             "",
             f'Compare rate and sharpness at both places: {_DOCTOR[:-1]}, checks=["learning_rate"]) on checkpoints '
@@ -245,11 +248,11 @@ def find_progress(curves: Curves, steps: Array, losses: Array, baseline: float |
         hardly = fallen < _LITTLE * abs(start) and not learned
         return "end", Finding(
             Severity.WARNING if hardly else Severity.NOTE,
-            f"The loss has stopped falling at step {steps[-flat]:g}"
+            f"The loss has stopped falling at step {steps[-flat]:.10g}"
             + (", after a small fall" if hardly else ""),
             f"It goes {whole}; over the last third it changes by {late}.{small}",
             "",
-            "More steps of this kind bring nothing that shows. Let ft.doctor say whether rate and conditioning are the "
+            "More steps of this kind bring nothing that shows. Let ft.doctor say whether rate or conditioning is the "
             'bound: checks=["learning_rate", "conditioning", "modes"]; otherwise capacity or noise of the labels is.',
             numbers=numbers,
         )
@@ -276,7 +279,7 @@ def find_progress(curves: Curves, steps: Array, losses: Array, baseline: float |
     if ahead is not None:
         numbers |= {"forecast": ahead.loss, "forecast_error": ahead.error}
         said = (
-            f"{ahead.law.capitalize()} fits; carried on at the same rate it gives {ahead.loss:.4g} ± {ahead.error:.1g} "
+            f"{ahead.law.capitalize()} fits; at the same rate it gives {ahead.loss:.4g} ± {ahead.error:.1g} "
             f"after twice the steps (from the first half it was {ahead.backtest:.1g} off at the end)."
         )
     return "end", Finding(
@@ -284,7 +287,7 @@ def find_progress(curves: Curves, steps: Array, losses: Array, baseline: float |
         "The loss is still falling",
         f"It goes {whole}; over the last third it changes by {late}. {said}",
         "",
-        'Train on. ft.doctor(model, x, y, checks=["modes"]) says which parts of the target are still to come, and when.',
+        'Train on; ft.doctor(model, x, y, checks=["modes"]) says which parts of the target are to come, and when.',
         numbers=numbers,
     )
 
@@ -311,8 +314,10 @@ def find_wait(curves: Curves, steps: Array, losses: Array) -> Finding | None:
         return None
     _, first, stop = longest
     ends = float(at[first]), float(at[stop])
-    evidence = f"From step {ends[0]:.0f} to {ends[1]:.0f} it changes by {flat_change} from {level[first]:.4g}, then falls "
-    evidence += f"to {level[stop : 2 * stop - first].min():.4g} in as many steps."
+    evidence = (
+        f"From step {ends[0]:.0f} to {ends[1]:.0f} it changes by {flat_change} from {level[first]:.4g}, then "
+    )
+    evidence += f"falls to {level[stop : 2 * stop - first].min():.4g} in as many steps."
     warm = False
     if curves.rates is not None:
         rates = np.interp([*ends, at[min(stop + 1, blocks - 1)]], curves.steps, curves.rates)
@@ -325,8 +330,8 @@ def find_wait(curves: Curves, steps: Array, losses: Array) -> Finding | None:
         f"The loss waits on a plateau from step {ends[0]:.0f} to {ends[1]:.0f}, then escapes",
         evidence,
         "Rawal & DeWeese",
-        "ft.plateau(model, x, y, lr=rate) says how long the plateau of an initialisation is, which layers make it, and "
-        "the rescaling that shortens it.",
+        "ft.plateau(model, x, y, lr=rate) says how long the plateau of an initialisation is, which layers make it, "
+        "and the rescaling that shortens it.",
         numbers={
             "from_step": ends[0],
             "to_step": ends[1],

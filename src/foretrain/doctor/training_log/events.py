@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 from scipy import ndimage
@@ -37,7 +37,7 @@ _DOCTOR = "ft.doctor(model, x, y, optimizer=optimizer"
 
 def events(curves: Curves, baseline: float | None) -> Iterator[Named]:
     """All of them that show; ``curves`` are those before a divergence."""
-    finders = {
+    finders: dict[str, Callable[[], Finding | None]] = {
         "start": lambda: find_start(curves, baseline),
         "baseline": lambda: find_baseline(curves, baseline),
         "spikes": lambda: find_spikes(curves),
@@ -60,8 +60,8 @@ def find_start(curves: Curves, baseline: float | None) -> Finding | None:
         where = float(curves.steps[np.argmax(curves.losses < 0)])
         return Finding(
             Severity.NOTE,
-            f"The loss is below zero from step {where:g} on",
-            f"Its lowest value is {lowest:.4g}. Densities have such losses; cross-entropies and squared errors do not.",
+            f"The loss is below zero from step {where:.10g} on",
+            f"Its lowest value is {lowest:.4g}. Densities have such losses; cross-entropies and squares do not.",
             "",
             "Check the sign of the loss and the range of the labels, unless it is the logarithm of a density.",
             numbers={"at_step": where, "lowest": lowest},
@@ -71,8 +71,8 @@ def find_start(curves: Curves, baseline: float | None) -> Finding | None:
     return Finding(
         Severity.WARNING,
         f"Training starts at {first / baseline:.3g} times the loss of a constant answer",
-        f"The loss is {first:.4g} at step {step:g}; a constant answer has {baseline:.4g}. The first steps only shrink "
-        "outputs that are too large.",
+        f"The loss is {first:.4g} at step {step:.10g}; a constant answer has {baseline:.4g}. The first steps only "
+        "shrink outputs that are too large.",
         "",
         f'Measure the scale of signals at initialisation: {_DOCTOR}, checks=["inputs", "initialisation", "gains"]).',
         numbers={"at_step": step, "first": first, "baseline": baseline},
@@ -135,7 +135,7 @@ def find_spikes(curves: Curves) -> Finding | None:
     at = steps[peaks]
     size = float(np.median(np.exp(jump[peaks]) if positive else 1 + jump[peaks]))
     evidence = f"{len(peaks)} of {len(losses)} records; typically {size:.3g} times the loss before"
-    evidence += f", the first at step {at[0]:g}. "
+    evidence += f", the first at step {at[0]:.10g}. "
     evidence += (
         f"The loss did not come back after {len(lasting)} of them."
         if lasting
@@ -154,7 +154,8 @@ def find_spikes(curves: Curves) -> Finding | None:
         raised = [place for place in peaks if rates[place] > 1.02 * rates[max(place - 2 * past, 0)]]
         usual = float(np.mean(rates[2 * past :] > 1.02 * rates[: -2 * past]))
         if len(raised) > len(peaks) / 2 and usual < 0.5:
-            evidence += f" {len(raised)} of them follow a rise of the rate, which rises in {100 * usual:.0f} % of the run."
+            share = f"{100 * usual:.0f} % of the run"
+            evidence += f" {len(raised)} of them follow a rise of the rate, which rises in {share}."
             advice += "Warm up more slowly or restart lower. "
     advice += (
         f'{_DOCTOR}, checks=["learning_rate", "inputs"]) says how near the rate is to the largest stable one.'
@@ -168,7 +169,7 @@ def find_spikes(curves: Curves) -> Finding | None:
         "",
         advice,
         numbers=numbers,
-        where=tuple(f"step {step:g}" for step in at),
+        where=tuple(f"step {step:.10g}" for step in at),
     )
 
 
@@ -190,12 +191,12 @@ def find_schedule(curves: Curves) -> Finding | None:
         if before.falls and abs(slow) + 2 * after.error / (steps[-1] - steps[turn]) < abs(speed) / 4:
             return Finding(
                 Severity.WARNING,
-                f"The schedule ended learning at step {steps[turn]:g}",
-                f"The rate is below a tenth of its largest value, {rates.max():.3g}, for {100 * (count - turn) / count:.0f} "
-                f"% of the run. Before that the loss still changed by {before} in {window} records; after it, by {after} "
-                f"in {count - turn}.",
+                f"The schedule ended learning at step {steps[turn]:.10g}",
+                f"The rate is below a tenth of its largest value, {rates.max():.3g}, for "
+                f"{100 * (count - turn) / count:.0f} % of the run. Before that the loss still changed by {before} in "
+                f"{window} records; after it, by {after} in {count - turn}.",
                 "",
-                "Let the rate fall later or less, so that it becomes small in the last fifth of the run only, and compare "
+                "Let the rate fall later or less, so that it is small in the last fifth of the run only, and compare "
                 f'with {_DOCTOR}, checks=["learning_rate"]).',
                 numbers={"at_step": float(steps[turn]), "before": before.value, "after": after.value},
             )
@@ -210,7 +211,7 @@ def find_schedule(curves: Curves) -> Finding | None:
         if not before.falls and gain.falls and -gain.value > max(_HELPED * level, 2 * abs(before.value)):
             return Finding(
                 Severity.NOTE,
-                f"The loss fell once the rate was lowered at step {steps[place]:g}",
+                f"The loss fell once the rate was lowered at step {steps[place]:.10g}",
                 f"In the {window} records before it changed by {before} at a rate of {rates[place - 1]:.3g}; at "
                 f"{rates[place]:.3g} it is lower by {gain}.",
                 "",
@@ -256,11 +257,11 @@ def find_sawtooth(curves: Curves) -> Finding | None:
     return Finding(
         Severity.WARNING,
         f"The loss drops at the border of each epoch, every {period:.4g} steps",
-        f"By {drop:+.3g} ± {error:.1g} at each of {len(chosen)} borders, {-drop * len(chosen):.3g} in all, while the whole "
-        f"fall is {fallen:.3g}.",
+        f"By {drop:+.3g} ± {error:.1g} at each of {len(chosen)} borders, {-drop * len(chosen):.3g} in all, while the "
+        f"whole fall is {fallen:.3g}.",
         "",
-        "Samples are recognised when they come again: they are learned by heart. Log the loss of samples that are held "
-        "out. A running mean that starts anew in each epoch looks the same.",
+        "Samples are recognised when they come again: they are learned by heart. Log the loss of samples that are "
+        "held out. A running mean that starts anew in each epoch looks the same.",
         numbers={"at_step": float(curves.steps[chosen[0]]), "period": period, "drop": drop, "error": error},
     )
 
@@ -285,11 +286,11 @@ def find_overfitting(curves: Curves) -> Finding | None:
         return None
     return Finding(
         Severity.WARNING,
-        f"The network overfits from step {steps[best]:g} on",
-        f"The validation loss is best there, {losses[best]:.4g}, and then changes by {rise} to {end.mean():.4g}, while "
-        f"the training loss changes by {fall}.",
+        f"The network overfits from step {steps[best]:.10g} on",
+        f"The validation loss is best there, {losses[best]:.4g}, and then changes by {rise} to {end.mean():.4g}, "
+        f"while the training loss changes by {fall}.",
         "",
-        f"Stop at step {steps[best]:g}, or use more data, weight decay or a smaller network. {_DOCTOR}, "
+        f"Stop at step {steps[best]:.10g}, or use more data, weight decay or a smaller network. {_DOCTOR}, "
         'checks=["conditioning", "modes"]) says which directions of the target are left to learn by heart.',
         numbers={
             "at_step": float(steps[best]),
@@ -317,10 +318,10 @@ def find_noise(curves: Curves) -> Finding | None:
     return Finding(
         Severity.NOTE,
         f"Single losses scatter by {100 * spread / abs(level):.0f} % around their trend",
-        f"By {spread:.3g} around {level:.3g} in the second half, in which the trend falls by {fall:.3g}. Averaging helps "
-        f"{helps}.",
+        f"By {spread:.3g} around {level:.3g} in the second half, in which the trend falls by {fall:.3g}. Averaging "
+        f"helps {helps}.",
         "",
-        "Judge by averages. Larger batches or a smaller rate tell noise of the batches from steps that are too large: "
+        "Judge by averages. Larger batches or a smaller rate tell noise of the batches from too large steps: "
         f'{_DOCTOR}, checks=["learning_rate"]) compares the rate with the largest stable one.',
         numbers={"spread": spread, "level": level, "fall": fall, "memory": smooth.memory},
     )

@@ -25,6 +25,7 @@ from foretrain.support.answers import (
     Answer,
     Axis,
     Figure,
+    Part,
     Result,
     scale_for,
 )
@@ -73,7 +74,7 @@ class TrainingLog(Result):
             "epochs": curves.epochs,
         }
         also = ", ".join(name for name, column in columns.items() if column is not None)
-        size = f"{len(curves.losses)} losses from step {curves.steps[0]:g} to {curves.steps[-1]:g}"
+        size = f"{len(curves.losses)} losses from step {curves.steps[0]:.10g} to {curves.steps[-1]:.10g}"
         ranked = sorted(self.by_name.items(), key=lambda pair: pair[1].severity)
         cards = [replace(finding.answer(name), folded=False) for name, finding in ranked]
         record = {
@@ -85,7 +86,7 @@ class TrainingLog(Result):
             "findings": {name: finding.to_dict() for name, finding in ranked},
         }
         critical = any(finding.severity is Severity.CRITICAL for finding in self.findings)
-        parts = [f"{size}{f', with {also}' if also else ''}.", *cards, self.figure]
+        parts: list[Part] = [f"{size}{f', with {also}' if also else ''}.", *cards, self.figure]
         return Answer(self.headline, parts, self.to_dataset, record, not critical)
 
     def figure(self) -> Figure:
@@ -97,7 +98,9 @@ class TrainingLog(Result):
         scale = scale_for(losses, 20.0)
         rows = "A A A B" if curves.rates is not None else "A"
         figure = Figure("\n".join(wrap(self.headline, 100)), layout=rows, size=(9.5, 5.6))
-        panel = figure.panel("", x="step", y=Axis("loss", scale), legend="right")
+        margin = 0.03 * float(curves.steps[-1] - curves.steps[0])
+        across = Axis("step", low=float(curves.steps[0]) - margin, high=float(curves.steps[-1]) + margin)
+        panel = figure.panel("", x=across, y=Axis("loss", scale), legend="right")
         panel.curve(steps, losses, ".", "losses", FAINT, size=2.5, alpha=0.6)
         low, high = smooth.level - 2 * smooth.error, smooth.level + 2 * smooth.error
         if scale == "log":
@@ -112,10 +115,13 @@ class TrainingLog(Result):
             numbers, color = finding.numbers, _COLORS[finding.severity]
             if "from_step" in numbers:
                 panel.region((numbers["from_step"], numbers["to_step"]), label=name, color=color, alpha=0.12)
-            if "at_step" in numbers:
+            if name == "spikes":
+                at = np.isin(steps, [float(place.removeprefix("step ")) for place in finding.where])
+                panel.curve(steps[at], losses[at], "^", name, color)
+            elif "at_step" in numbers:
                 panel.level(x=numbers["at_step"], label=name, color=color, dash=":", width=1.6)
         if curves.rates is not None:
-            below = figure.panel("", x="step", y=Axis("rate", scale_for(curves.rates, 20.0)))
+            below = figure.panel("", x=across, y=Axis("rate", scale_for(curves.rates, 20.0)))
             below.curve(curves.steps, curves.rates, "-", color=GREEN, steps=True)
         return figure
 

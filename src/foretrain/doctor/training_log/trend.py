@@ -109,9 +109,9 @@ def falls(steps: Array, values: Array) -> bool:
 def fall_from_start(first: Array, last: Array, curve: Array | None = None) -> Change:
     """The mean of the end minus that of the start, where losses fall so fast that no line describes them.
 
-    The noise of the start is that of the median second difference, in which a smooth fall cancels, there or of a whole
-    ``curve``. It sees less of noise that remembers: for an autocorrelation r from record to record (1 - r)(3 - r)/3 of
-    it, with r as at the end.
+    The noise of the start is that of the median second difference, in which a smooth fall cancels, there or of a
+    whole ``curve``. It sees less of noise that remembers: for an autocorrelation r from record to record the share
+    (1 - r)(3 - r)/3 of it, with r as at the end.
     """
     settled = difference(last, last)
     place = np.linspace(-1.0, 1.0, len(last))
@@ -142,18 +142,23 @@ class Trend:
 def trend(values: Array) -> Trend:
     """A running mean over a twentieth of the run, from which single spikes are left out."""
     window = max(_FEWEST, round(_WINDOW * len(values))) | 1
-    middle = ndimage.median_filter(values, window, mode="nearest")
+    if len(values) < _FEWEST:
+        return Trend(values, np.zeros(len(values)), np.zeros(len(values)), 1.0)
+    middle = ndimage.median_filter(values, window)
     away = np.abs(values - middle)
-    typical = ndimage.median_filter(away, 4 * window + 1, mode="nearest")
-    tamed = np.where(away > 10 * typical, middle, values)
-    # Straight lines at the ends: a mean over records on one side only would lag behind the curve.
+    typical = ndimage.median_filter(away, 4 * window + 1)
+    # Far out, both for this place and for the whole curve: without noise the ends of a line would be far out, too.
+    wide = 0.1 * float(np.subtract(*np.quantile(values, [0.95, 0.05])))
+    tamed = np.where(away > np.maximum(10 * typical, wide), middle, values)
+    # Straight lines carry the curve on at its ends: a mean over records on one side only would lag behind it.
     reach = window // 2
-    ahead = 2 * tamed[0] - tamed[reach:0:-1] if reach < len(tamed) else tamed[:0]
-    behind = 2 * tamed[-1] - tamed[-2 : -reach - 2 : -1]
+    place = np.arange(float(window))
+    ahead = np.polyval(np.polyfit(place, tamed[:window], 1), place[:reach] - reach)
+    behind = np.polyval(np.polyfit(place, tamed[-window:], 1), place[:reach] + window)
     level = np.convolve(np.concatenate([ahead, tamed, behind]), np.ones(window) / window, "valid")
     noise = values - level
     remembered = memory(tamed - level)
-    square = ndimage.uniform_filter1d((tamed - level) ** 2, 4 * window + 1, mode="nearest")
+    square = ndimage.uniform_filter1d((tamed - level) ** 2, 4 * window + 1)
     spread = np.sqrt(np.maximum(square, 0.0))  # rounding may leave less than nothing
     return Trend(level, spread * math.sqrt(min(1.0, remembered / window)), noise, remembered)
 
