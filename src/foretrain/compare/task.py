@@ -63,7 +63,7 @@ class Task:
     y: Any = field(repr=False)  # a tensor; None where only the step of a batch knows the targets
     loss: Loss = field(repr=False)
     loss_name: str
-    broadcast: str = ""
+    broadcast: str = field(default="", repr=False)
 
     def taken(self, places: Tensor) -> Task:
         """Some of the samples, by their numbers."""
@@ -87,11 +87,11 @@ def named_loss(loss: Loss | str | None) -> Loss | None:
     if isinstance(loss, str):
         name = loss.strip().lower().replace("-", "_")
         of_torch = {
-            known: function
-            for known, function in vars(nn.functional).items()
-            if known.endswith("_loss") or known.startswith("binary_cross_entropy")
+            key: function
+            for key, function in vars(nn.functional).items()
+            if key.endswith("_loss") or key.startswith("binary_cross_entropy")
         }
-        known = LOSSES | of_torch
+        known: dict[str, Loss] = LOSSES | of_torch
         if name not in known and f"{name}_loss" not in known:
             raise unknown_name("`loss`", loss, {**LOSSES, "l1_loss": None})
         return known.get(name) or known[f"{name}_loss"]

@@ -235,7 +235,7 @@ def _percent(share: float) -> str:
 def label_findings(case: Case) -> list[Finding]:
     """How often every class occurs."""
     y = case.task.y
-    if y.is_floating_point() or "cross" not in case.task.loss_name.lower().replace("-", "_"):
+    if y is None or y.is_floating_point() or "cross" not in case.task.loss_name.lower().replace("-", "_"):
         return []
     counts = torch.bincount(y[y >= 0].flatten(), minlength=2).double()
     present = counts[counts > 0]
@@ -258,6 +258,8 @@ def label_findings(case: Case) -> list[Finding]:
 def conflict_findings(case: Case) -> list[Finding]:
     """Equal inputs with unequal targets, which no network can fit."""
     x, y = case.task.x, case.task.y
+    if y is None:
+        return []
     _, groups = torch.unique(x.reshape(len(x), -1), dim=0, return_inverse=True)
     order = torch.argsort(groups, stable=True)
     same = groups[order][1:] == groups[order][:-1]

@@ -190,6 +190,8 @@ def _parted(batch: Bundle) -> Samples:
         target = next((name for name in _TARGETS if isinstance(given.get(name), Tensor)), None)
         names = tuple(name for name in given if name != target)
         y = None if target is None else given[target]
+        if len(names) == 1 and isinstance(given[names[0]], Tensor):  # however the model calls it
+            return Samples(batch, given[names[0]], y, names[0], target)
         return Samples(batch, bundle({name: given[name] for name in names}), y, names, target)
     if len(given) == 2 and isinstance(given[1], Tensor):
         x, y = paired_samples(given[0], given[1])

@@ -232,7 +232,7 @@ def _applied(product: Callable[[torch.Tensor], torch.Tensor], like: torch.Tensor
 
 def _like(task: Task, outputs: Array) -> torch.Tensor:
     """In double precision where the loss takes it: floating targets must agree with outputs in precision."""
-    kind = task.y.dtype if task.y.is_floating_point() else torch.float64
+    kind = task.y.dtype if task.y is not None and task.y.is_floating_point() else torch.float64
     return torch.as_tensor(outputs).to(task.x.device, kind)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from foretrain.compare.bundle import Bundle, change_tensors, shape_text
+from foretrain.compare.bundle import Bundle, bundle, change_tensors, shape_text
 from foretrain.compare.task import Task
 from foretrain.doctor.intake import (
     FAILURES,
@@ -219,12 +219,14 @@ def fitted_step_task(model: nn.Module, samples: Samples, step: Step, output: Out
 
 
 def _candidates(samples: Samples, like: Tensor) -> Iterator[Samples]:
-    """What the model may be called with: the inputs, the first or only of them, or the whole batch."""
+    """What the model may be called with: the inputs, the first, the only one by its name, or all of the batch."""
     for one in (samples, _in_precision(samples, like)):
         yield one
         given, keys = one.batch.arguments, one.inputs
         if isinstance(keys, tuple) and isinstance(given[keys[0]], Tensor):
             yield replace(one, x=given[keys[0]], inputs=keys[0])
+        if isinstance(given, Mapping) and not isinstance(keys, tuple):
+            yield replace(one, x=bundle({keys: given[keys]}), inputs=(keys,))
         if isinstance(given, Mapping):
             yield replace(one, x=one.batch, inputs=tuple(given), target=None)
 

@@ -231,6 +231,8 @@ def constant_loss(case: Case) -> float:
 def is_regression(case: Case) -> bool:
     """Whether squares of as many targets as outputs are learned."""
     y = case.task.y
+    if y is None:
+        return False
     with torch.no_grad():
         same = y.is_floating_point() and y.shape[1:] == case.model(case.task.x[:1]).shape[1:]
     loss = case.task.loss

@@ -192,7 +192,7 @@ def _outputs_finding(case: Case, chain: MlpChain, wanted: Wanted) -> Finding | N
     """Outputs that start far beyond the targets, because of the last layer or of all of them together."""
     size = float(np.sqrt(chain.kernels[-1].mean() / max(1.0, float((chain.inputs**2).mean()))))
     y = case.task.y
-    targets = float(y.double().square().mean().sqrt()) if y.is_floating_point() else 1.0
+    targets = float(y.double().square().mean().sqrt()) if y is not None and y.is_floating_point() else 1.0
     if not chain.whole or size < _OUTPUT_WARNING * max(1.0, targets) or has_learned(case):
         return None
     name = chain.names[-1]

@@ -51,7 +51,7 @@ _MOST_CLASSES = 1000
 def check(case: Case) -> Examination:
     """Look at inputs, then at targets."""
     x, y = case.task.x, case.task.y
-    if _all_alike(x) and not _all_alike(y):
+    if y is not None and _all_alike(x) and not _all_alike(y):
         finding = Finding(
             Severity.CRITICAL,
             "All samples have the same input: nothing can be learned but the average of the targets.",

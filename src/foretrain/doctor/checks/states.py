@@ -252,7 +252,7 @@ def measure_modes(case: Case, seen: Pass) -> Modes:
 
     task = case.chosen(_MODE_SAMPLES)
     y, shape = task.y, seen.outputs.shape
-    if not y.is_floating_point() or y.shape[1:] != shape[1:] or not bool((y != 0).any()):
+    if y is None or not y.is_floating_point() or y.shape[1:] != shape[1:] or not bool((y != 0).any()):
         return Modes(xarray.Dataset())
     found = target_modes(y.detach().double().cpu().reshape(-1, shape[-1]).numpy(), _MODES)
     if case.recipe.is_descent:
