@@ -11,7 +11,7 @@ of the targets' variance that is explained; with one number for each sample, so 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -21,20 +21,27 @@ from torch import Tensor, nn
 
 Array = NDArray[np.float64]
 
-_MOST_CLASSES = 1000
 _MOST_TARGETS = 4096  # numbers to predict for a sample
 _MOST_ROWS = 1024  # samples that a baseline is fitted to: a matrix of their size is taken apart
 _WINDOW = 3  # positions up to the one that is labelled, of sequences with a label for each position
 _NEIGHBOURS = 5
 _RIDGES = np.logspace(-6, 3, 19)  # of the mean eigenvalue of the kernel
+_MOST_NUMBERS = 100_000  # by which a threshold is chosen
 _THRESHOLDS = 65  # that are tried for answers to yes-or-no questions
 
 
 @dataclass(frozen=True)
 class Measure:
-    """How answers are scored. ``kind`` is "labels", "sides" (of a threshold) or "numbers"."""
+    """How answers are scored. ``kind`` is "labels", "sides" (of a threshold) or "numbers".
+
+    ``axis``: of the classes in the outputs. ``ignored`` labels and ``unread`` positions do not count: the loss does not
+    look at them, as it should be of padding and of a question that is given.
+    """
 
     kind: str
+    axis: int = 1
+    ignored: tuple[int, ...] = ()
+    unread: tuple[int, ...] = ()
 
     @property
     def name(self) -> str:
@@ -43,23 +50,42 @@ class Measure:
 
     def targets(self, y: Tensor, outputs: Tensor) -> Tensor:
         """What is to be answered: labels (samples, any), or numbers (samples, any)."""
-        if self.kind == "labels" and y.shape == outputs.shape:  # probabilities of the classes
-            y = y.argmax(1)
-        return y.reshape(len(y), -1).long() if self.kind == "labels" else y.reshape(len(y), -1).double()
+        if self.kind != "labels":
+            return y.reshape(len(y), -1).double()
+        if y.shape == outputs.shape:  # probabilities of the classes
+            y = y.argmax(self.axis)
+        labels = y.reshape(len(y), -1).long()
+        left_out = torch.isin(labels, torch.tensor(self.ignored, device=labels.device, dtype=labels.dtype))
+        left_out[:, list(self.unread)] = True
+        return torch.where(left_out, -1, labels)
+
+    def hot(self, y: Tensor, outputs: Tensor) -> Tensor:
+        """Labels as outputs: 1 for the right class and 0 for the others."""
+        count, places = outputs.shape[self.axis], outputs.movedim(self.axis, -1).shape[:-1]
+        labels = self.targets(y, outputs).clamp_min(0).reshape(places)
+        return nn.functional.one_hot(labels, count).movedim(-1, self.axis).to(outputs)
 
 
-def measure_for(outputs: Tensor, y: Any) -> Measure | None:
-    """How outputs of this shape are scored against these targets; None where only the loss can tell."""
+def measure_for(outputs: Tensor, y: Any, loss: Callable[[Any, Any], Tensor]) -> Measure | None:
+    """How outputs of this shape are scored against these targets; None where only the loss can tell.
+
+    Where there are as many positions as classes, the axis is that of the classes for which right answers have the
+    smaller loss.
+    """
     if not isinstance(y, Tensor) or not y.numel() or not outputs.ndim or y.is_complex():
         return None
     whole = not y.is_floating_point()
-    per_class = outputs.ndim >= 2 and y.shape[1:] == outputs.shape[2:] and outputs.shape[1] > 1
-    if whole and per_class and int(y.max()) < outputs.shape[1] <= _MOST_CLASSES:
-        return Measure("labels")
+    axes = []
+    for axis in dict.fromkeys((1, outputs.ndim - 1)) if whole and outputs.ndim >= 2 else ():
+        apart = outputs.shape[1:axis] + outputs.shape[axis + 1 :]
+        if y.shape[1:] == apart and int(y.max()) < outputs.shape[axis] > 1:
+            axes.append(Measure("labels", axis))
+    if axes:
+        return min(axes, key=lambda one: float(loss(one.hot(y, outputs), y)) if len(axes) > 1 else 0.0)
     same = y[:1].numel() * len(outputs) == outputs.numel()
     if (whole and same and y.ndim == 1) or (same and y.shape[1:] == outputs.shape[1:]):
         values = torch.unique(y[:_MOST_ROWS])
-        if len(values) == 2 and outputs[:1].numel() == 1:
+        if len(values) == 2:
             return Measure("sides")
         shares = y.is_floating_point() and y.ndim == 2 and y.shape[1] > 1 and bool((y >= 0).all())
         if shares and torch.allclose(y.sum(1), torch.ones_like(y[:, 0]), atol=1e-3):
@@ -103,11 +129,12 @@ class Judge:
     def read(self, outputs: Tensor, training: tuple[Tensor, Tensor] | None = None) -> Tensor:
         """A network's outputs as answers; for two sides by the threshold that suits (outputs, targets) best."""
         if self.measure.kind == "labels":
-            return outputs.argmax(1).reshape(len(outputs), -1)
+            return outputs.argmax(self.measure.axis).reshape(len(outputs), -1)
         rows = outputs.reshape(len(outputs), -1).double()
         if self.measure.kind == "numbers" or training is None:
             return rows
-        seen, known = training[0].reshape(-1).double(), training[1].reshape(-1)
+        stride = max(1, training[0].numel() // _MOST_NUMBERS)
+        seen, known = training[0].reshape(-1)[::stride].double(), training[1].reshape(-1)[::stride]
         low, high = known.min(), known.max()
         levels = torch.quantile(seen, torch.linspace(0, 1, _THRESHOLDS, dtype=torch.float64).to(seen))
         hits = [float(((seen > level) == (known == high)).double().mean()) for level in levels]
@@ -133,9 +160,18 @@ class Baseline:
 
 
 def fit_baselines(
-    training: tuple[Any, Tensor], held_out: tuple[Any, Tensor], measure: Measure, classes: int, seed: int = 0
+    training: tuple[Any, Tensor],
+    held_out: tuple[Any, Tensor],
+    measure: Measure,
+    positions: int = 1,
+    causal: bool = False,
+    seed: int = 0,
 ) -> tuple[Judge, list[Baseline]]:
-    """Of (inputs, targets as ``Measure.targets`` gives them): constant, linear, neighbours, as far as they apply."""
+    """Of (inputs, targets as ``Measure.targets`` gives them): constant, linear, neighbours, as far as they apply.
+
+    ``positions``: of the targets along the second axis of the inputs. ``causal``: what is to be answered for one of
+    them is known from those before it, so that no baseline may look further.
+    """
     (x, known), (unseen, wanted) = training, held_out
     judge = Judge.of(measure, known, wanted)
     fitted = [Baseline("a constant", judge.scores(judge.usual.expand_as(wanted)))]
@@ -143,11 +179,12 @@ def fit_baselines(
         return judge, fitted
     chosen = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))[:_MOST_ROWS]
     x, known = x[chosen.to(x.device)], known[chosen.to(known.device)]
-    if known.shape[1] * (classes if measure.kind == "labels" else 1) <= _MOST_TARGETS:
-        kernel = sample_kernel(x, unseen)
-        fitted += _learners(kernel, known, judge, classes)
-    if known.shape[1] > 1 and x.ndim >= 2 and known.shape[1] == x.shape[1]:  # a label for each position
-        fitted += _by_position(x, known, unseen, judge, classes, seed)
+    columns = known.shape[1] * (len(torch.unique(known)) if measure.kind == "labels" else 1)
+    if columns <= _MOST_TARGETS and not (causal and positions > 1):
+        fitted += _learners(sample_kernel(x, unseen), known, judge)
+    if positions > 1:
+        windows = _windows(x).flatten(0, 1), _windows(unseen).flatten(0, 1)
+        fitted += _by_position(*windows, known, judge, positions, seed)
     best: dict[str, Baseline] = {}
     for one in fitted:
         if one.name not in best or one.score > best[one.name].score:
@@ -155,18 +192,28 @@ def fit_baselines(
     return judge, list(best.values())
 
 
-def fit_readout(features: Tensor, known: Tensor, unseen: Tensor, judge: Judge, classes: int) -> Baseline:
-    """A linear readout of what the network makes of the inputs before it is trained."""
+def fit_readout(
+    features: Tensor, known: Tensor, unseen: Tensor, judge: Judge, positions: int = 1
+) -> Baseline:
+    """A linear readout of what the network makes of the inputs before it is trained; position by position."""
+    name = "a linear readout of the untrained network"
+    if positions > 1:
+        rows = (values.reshape(len(values) * positions, -1) for values in (features, unseen))
+        return replace(_by_position(*rows, known, judge, positions, 0)[0], name=name)
+    places = torch.randperm(len(features), generator=torch.Generator().manual_seed(0))[:_MOST_ROWS]
+    kernel, some = sample_kernel(features[places.to(features.device)], unseen), known[places.to(known.device)]
+    return Baseline(name, judge.scores(_answers(judge, _ridge(kernel, _columns(judge, some)), some)))
+
+
+def fit_learners(features: Tensor, known: Tensor, unseen: Tensor, judge: Judge) -> list[Baseline]:
+    """A linear model and nearest neighbours of (samples, features)."""
     places = torch.randperm(len(features), generator=torch.Generator().manual_seed(0))[:_MOST_ROWS]
     kernel = sample_kernel(features[places.to(features.device)], unseen)
-    answers = _ridge(kernel, _columns(judge, known[places.to(known.device)], classes))
-    return Baseline(
-        "a linear readout of the untrained network", judge.scores(_answers(judge, answers, known))
-    )
+    return _learners(kernel, known[places.to(known.device)], judge)
 
 
-def _learners(kernel: Kernel, known: Tensor, judge: Judge, classes: int) -> list[Baseline]:
-    columns, count = _columns(judge, known, classes), min(_NEIGHBOURS, max(1, len(known) - 1))
+def _learners(kernel: Kernel, known: Tensor, judge: Judge) -> list[Baseline]:
+    columns, count = _columns(judge, known), min(_NEIGHBOURS, max(1, len(known) - 1))
     own_judge = Judge.of(judge.measure, known, known)
     constant = own_judge.scores(own_judge.usual.expand_as(known))
     distances = kernel.own.diagonal()[:, None] - 2 * kernel.own + kernel.own.diagonal()[None]
@@ -187,29 +234,23 @@ def _learners(kernel: Kernel, known: Tensor, judge: Judge, classes: int) -> list
 
 
 def _by_position(
-    x: Tensor, known: Tensor, unseen: Tensor, judge: Judge, classes: int, seed: int
+    rows: Tensor, unseen: Tensor, known: Tensor, judge: Judge, positions: int, seed: int
 ) -> list[Baseline]:
-    """The same for rows of (sample, position), each of which sees the last few positions."""
-    positions = known.shape[1]
-    rows, rows_unseen = (_windows(values) for values in (x, unseen))
-    dice = torch.Generator().manual_seed(seed)
-    chosen = torch.randperm(len(rows), generator=dice)[:_MOST_ROWS]
-    kernel = sample_kernel(rows[chosen.to(rows.device)], rows_unseen)
-    local = Judge(
-        judge.measure, judge.wanted.reshape(-1, 1), known.reshape(-1, 1)[:1], judge.variance / positions
-    )
-    some = known.reshape(-1, 1)[chosen.to(known.device)]
+    """The same for rows of (sample and position, any)."""
+    targets, wanted = (values.reshape(len(values) * positions, -1) for values in (known, judge.wanted))
+    chosen = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))[:_MOST_ROWS]
+    kernel = sample_kernel(rows[chosen.to(rows.device)], unseen)
+    local = Judge(judge.measure, wanted, targets[:1], judge.variance / positions)
     return [
         Baseline(one.name, one.scores.reshape(-1, positions).mean(1))
-        for one in _learners(kernel, some, local, classes)
+        for one in _learners(kernel, targets[chosen.to(targets.device)], local)
     ]
 
 
 def _windows(x: Tensor) -> Tensor:
-    """(samples x positions, window, features): each position with the ones before it, zeros before the first."""
+    """(samples, positions, window, features): each position with the ones before it, zeros before the first."""
     before = torch.zeros_like(x[:, :1]).expand(-1, _WINDOW - 1, *x.shape[2:])
-    padded = torch.cat([before, x], dim=1)
-    return padded.unfold(1, _WINDOW, 1).movedim(-1, 2).reshape(-1, _WINDOW, *x.shape[2:])
+    return torch.cat([before, x], dim=1).unfold(1, _WINDOW, 1).movedim(-1, 2)
 
 
 @dataclass(frozen=True, eq=False)
@@ -253,18 +294,20 @@ def _token_features(x: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
     return features(x), features(others)
 
 
-def _columns(judge: Judge, known: Tensor, classes: int) -> Tensor:
-    """Targets as numbers to regress: one column for each label and position."""
-    if judge.measure.kind == "labels":
-        return nn.functional.one_hot(known.clamp_min(0), classes).double().reshape(len(known), -1).cpu()
-    return known.double().cpu()
+def _columns(judge: Judge, known: Tensor) -> Tensor:
+    """Targets as numbers to regress: one column for each position and label that occurs; what is ignored has none."""
+    if judge.measure.kind != "labels":
+        return known.double().cpu()
+    labels = torch.unique(known)
+    return (known[..., None] == labels[labels >= 0]).double().reshape(len(known), -1).cpu()
 
 
 def _answers(judge: Judge, columns: Tensor, known: Tensor) -> Tensor:
     """The way back from columns to answers."""
     columns = columns.to(judge.wanted.device)
     if judge.measure.kind == "labels":
-        return columns.reshape(len(columns), known.shape[1], -1).argmax(2)
+        labels = torch.unique(known)
+        return labels[labels >= 0][columns.reshape(len(columns), known.shape[1], -1).argmax(2)]
     if judge.measure.kind == "sides":
         low, high = known.min(), known.max()
         return torch.where(columns > (low + high) / 2, high, low)

@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from foretrain.doctor.finding import Finding, Severity, Treatment
+from foretrain.doctor.outcome import outcome_of
+from foretrain.doctor.proof import try_cure
 from foretrain.doctor.setup import Case
-from foretrain.doctor.stability import FASTER, LEARNED, at_its_best, speed_up
-from foretrain.doctor.trials import Trial, constant_loss, is_regression
+from foretrain.doctor.trials import is_regression
 
 Array = NDArray[np.float64]
 
@@ -32,6 +33,7 @@ CONSTANT = 1e-6  # a feature that varies by less than this part of its mean is c
 _SAMPLES = 512  # for the eigenvalues of the second moments
 _LEARNED = 0.9  # of what a linear readout can learn
 _REACHED = 1e-10  # of the largest eigenvalue: smaller ones are rounding
+_MUCH = 0.25  # of what the best baseline gains: what a network that learns must gain by a cure
 _MOST_DUPLICATES = 0.01  # share of samples that stand beside an equal input with another target
 _RARE = 1 / 50  # of the commonest class
 
@@ -161,25 +163,30 @@ def _offset(case: Case, offset: float, deviation: float) -> list[Finding]:
     def shift(model: nn.Module) -> None:
         model.get_parameter(name).add_(away.reshape(model.get_parameter(name).shape))
 
-    given, better = at_its_best(case.setup), at_its_best(case.setup.with_weights(shift))
-    faster = speed_up(given, better)
-    if faster < FASTER or given.end < LEARNED * constant_loss(case):
+    cure = Treatment("output bias at the mean target", lambda setup: setup.with_weights(shift))
+    if not _worth(case, cure):
         return []
     numbers = ", ".join(f"{value:.6g}" for value in away.tolist())
     return [
         Finding(
-            Severity.CRITICAL if given.end > constant_loss(case) else Severity.WARNING,
+            Severity.WARNING,
             f"The mean of the targets is {offset:,.3g} times their variation, which the network has to learn first.",
-            f"In {given.steps} steps at its best rate the loss went from {given.start:.3g} to {given.end:.3g}; with "
-            f"the bias of the readout at the mean it starts at {better.start:.3g} and ends at {better.end:.3g}.",
+            f"The mean of the outputs is {float(away.double().square().mean().sqrt()):.3g} away from that of the targets, "
+            f"which vary by {deviation:.3g}.",
             SOURCE,
             f"Set the bias of the readout ({name}) so that the mean output is the mean target.",
             f"with torch.no_grad():\n    model.get_parameter({name!r}).add_(torch.tensor([{numbers}]))",
-            Treatment("output bias at the mean target", lambda setup: setup.with_weights(shift)),
-            {"target_offset": offset, "target_deviation": deviation, "speed_up": faster},
+            cure,
+            {"target_offset": offset, "target_deviation": deviation},
             (name,),
         )
     ]
+
+
+def _worth(case: Case, cure: Treatment) -> bool:
+    """Whether a network that does not learn is tried with the cure, or one that does gains much by it."""
+    proof = try_cure(case, cure)
+    return not outcome_of(case).learns or (proof.helps and proof.share > _MUCH)
 
 
 def output_bias(case: Case) -> str | None:
@@ -206,30 +213,23 @@ def output_bias(case: Case) -> str | None:
 
 
 def _scale(case: Case, deviation: float) -> list[Finding]:
-    """Standardised targets change the units of the loss, so it is advised and not carried out."""
-    y = case.task.y
-    given = at_its_best(case.setup)
-    better = at_its_best(case.setup.with_targets(standardised(y, y.ndim - 1 if y.ndim > 1 else 0)))
-    relative = Trial(given.losses / deviation**2)
-    faster = speed_up(relative, better)
-    if faster < FASTER or relative.end < LEARNED:
+    """Standardised targets change the units of the loss, but not what is explained of their variance."""
+    axis = max(0, case.task.y.ndim - 1)
+    cure = Treatment("standardise y", lambda setup: setup.with_targets(standardised(setup.task.y, axis)))
+    if not _worth(case, cure):
         return []
     return [
         Finding(
             Severity.WARNING,
             f"Targets vary by {deviation:.3g} instead of about 1, which holds learning back.",
-            f"In {given.steps} steps at its best rate {_percent(relative.end)} of the targets' variance was left, "
-            f"and {_percent(better.end)} with standardised targets.",
+            f"The standard deviation of y is {deviation:.3g}.",
             SOURCE,
             "Standardise the targets for training and undo it on the outputs; the loss is then in other units.",
-            standardising_code(y, y.ndim - 1 if y.ndim > 1 else 0, "y"),
-            numbers={"target_deviation": deviation, "speed_up": faster},
+            standardising_code(case.task.y, axis, "y"),
+            cure,
+            {"target_deviation": deviation},
         )
     ]
-
-
-def _percent(share: float) -> str:
-    return f"{share:.3%}" if share < 0.01 else f"{share:.0%}" if share < 10 else f"{share:.2g} times"
 
 
 def label_findings(case: Case) -> list[Finding]:

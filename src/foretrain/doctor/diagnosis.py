@@ -9,7 +9,7 @@ from textwrap import shorten, wrap
 from typing import TYPE_CHECKING, Any
 
 from foretrain.doctor.checks import CHECKS
-from foretrain.doctor.finding import Examination, Finding, Severity
+from foretrain.doctor.finding import SCORE_GAIN, Examination, Finding, Severity
 from foretrain.doctor.setup import Setup
 from foretrain.support.answers import (
     BLUE,
@@ -56,15 +56,19 @@ class Diagnosis(Result):
     def by_severity(self) -> tuple[tuple[str, Finding], ...]:
         """The same, each with the name of its check. Causes stand before the outcome, which is their symptom.
 
-        Among causes of one severity those come first that name a fault, and whose cure was tried and gained most.
+        Among causes of one severity those come first that name a fault, and whose cure was tried and gained most; what
+        names only the place of a fault comes after all that name one.
         """
         pairs = [(name, finding) for name, one in self._checks() for finding in one.findings]
 
         def rank(pair: tuple[str, Finding]) -> tuple[float, int, float]:
             name, finding = pair
             symptom = name == "outcome" and finding.severity <= Severity.WARNING
-            gain = finding.numbers.get("gain", 0.0) if name != "outcome" else 0.0
-            return (Severity.WARNING + 0.5 if symptom else finding.severity, finding.vague, -gain)
+            place = finding.vague > 1 and finding.severity <= Severity.WARNING
+            severity = (
+                Severity.WARNING + 0.5 if symptom else Severity.WARNING + 0.25 if place else finding.severity
+            )
+            return (severity, finding.vague, -finding.numbers.get(SCORE_GAIN, 0.0))
 
         return tuple(sorted(pairs, key=rank))
 

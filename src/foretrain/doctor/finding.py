@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from foretrain.doctor.setup import Setup
 
+SCORE_GAIN = "score_gain"  # among the numbers of a finding: what its cure gained on samples held out
 _MOST_PLACES = 12  # that a finding lists
 _WIDTH = 92  # of a line of code
 _WRITTEN_OUT = 1e6  # steps; more are told by their power of ten

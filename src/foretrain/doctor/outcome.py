@@ -13,7 +13,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -69,8 +69,12 @@ _SPEED = 1e10  # multiplications in a second
 _CALL = 1.5e-5  # seconds for each operation that is called, forwards or backwards
 _BLOWN_UP = 1e3  # times the loss at the start or of a constant: it does not come back
 _SURE = 3.0  # standard errors from which on a difference is taken for real
+_SURE_OF_FAR = 2.0  # the same for a network that has less than half of what the best baseline has
 _NEAR = 0.8  # of what the best baseline gains: a network that is still rising may be so far away from it
 _ENOUGH = 0.5  # of what the best baseline gains: below, the network has learned less than a simple learner
+_LITTLE = 0.03  # of the loss of a constant: less is no proof of learning where answers cannot be scored
+_SEES = 1e-3  # of the variation of the answers: less is rounding
+_LOOKED_AHEAD = 8
 _FITTED = 0.5  # of the way from the constant to perfect answers, on the training samples
 
 
@@ -298,20 +302,71 @@ def _make_bench(setup: Setup) -> Bench:
         outputs = outputs_at_rest(model, division.held_out)
     except NotSupportedError:  # only the step of a whole batch knows how the model is called
         return Bench(None, ())
-    measure = measure_for(outputs, division.held_out.y)
+    measure = measure_for(outputs, division.held_out.y, setup.task.loss)
     if measure is None:
         return Bench(None, ())
-    classes = outputs.shape[1] if outputs.ndim > 1 else 1
+    measure = as_counted(measure, division.held_out, outputs)
     wanted = measure.targets(division.held_out.y, outputs)
     known = _targets(measure, division.training.y, outputs)
     data = (division.training.x, known), (division.held_out.x, wanted)
-    judge, baselines = fit_baselines(*data, measure, classes, integer(setup.seed) % 2**31)
+    positions = position_count(division.held_out.x, wanted, measure)
+    causal = positions > 1 and future_share(model, division.held_out.x, measure) < _SEES
+    judge, baselines = fit_baselines(*data, measure, positions, causal, integer(setup.seed) % 2**31)
     if not division.apart:
         return Bench(judge, (baselines[0],), known)
-    pooled = [_pooled_features(model, task, outputs) for task in (division.training, division.held_out)]
+    pooled = [_pooled_features(model, task, positions) for task in (division.training, division.held_out)]
     if pooled[0] is not None and pooled[1] is not None and len(pooled[0]) == len(known):
-        baselines.append(fit_readout(pooled[0], known, pooled[1], judge, classes))
+        baselines.append(fit_readout(pooled[0], known, pooled[1], judge, positions))
     return Bench(judge, tuple(baselines), known)
+
+
+def position_count(x: Any, wanted: Tensor, measure: Measure) -> int:
+    """Of the answers, where they lie along the second axis of the inputs; 1 where each sample has one answer."""
+    if not isinstance(x, Tensor) or x.ndim < 2 or (x.is_floating_point() and x.ndim < 3):
+        return 1
+    whole = measure.kind == "labels"
+    fits = wanted.shape[1] == x.shape[1] if whole else wanted.shape[1] % x.shape[1] == 0
+    return x.shape[1] if fits and wanted.shape[1] > 1 else 1
+
+
+def future_share(model: nn.Module, x: Tensor, measure: Measure) -> float:
+    """How much answers in the first half change when only inputs in the second half do, relative to their variation."""
+    middle, some = x.shape[1] // 2, x[: 2 * _LOOKED_AHEAD]
+    other = some.clone()
+    other[:, middle:] = some.roll(len(some) // 2, 0)[:, middle:]
+    with torch.no_grad():
+        outputs, changed = model(some), model(other)
+    axis = 2 if measure.kind == "labels" and measure.axis == 1 else 1
+    before = (outputs - changed).narrow(axis, 0, middle).abs().mean()
+    return float(before / (outputs - outputs.mean(0)).abs().mean().clamp_min(1e-12))
+
+
+def as_counted(measure: Measure, task: Task, outputs: Tensor) -> Measure:
+    """The same without labels and positions whose outputs the loss does not look at.
+
+    A label of whole samples is not left out: who gives a sample wants it learned.
+    """
+    if measure.kind != "labels" or task.y.ndim < 2 or task.y.shape == outputs.shape:
+        return measure
+    labels, counts = task.y.reshape(len(task.y), -1), counted_positions(task, outputs, measure)
+    unread = tuple((~counts.any(0)).nonzero().ravel().tolist())
+    read = counts.any(0).expand_as(labels)
+    ignored = [
+        int(one) for one in torch.unique(labels[read]) if not bool(counts[read & (labels == one)].any())
+    ]
+    return replace(measure, ignored=tuple(ignored), unread=unread)
+
+
+def counted_positions(task: Task, outputs: Tensor, measure: Measure) -> Tensor:
+    """(samples, positions): whether the loss changes with the outputs there."""
+    with torch.enable_grad():
+        points = (
+            torch.randn(outputs.shape, generator=torch.Generator().manual_seed(0))
+            .to(outputs)
+            .requires_grad_()
+        )
+        (slope,) = torch.autograd.grad(task.loss(points, task.y), points)
+    return (slope != 0).any(measure.axis).reshape(len(outputs), -1)
 
 
 def _targets(measure: Measure, y: Tensor, outputs: Tensor) -> Tensor:
@@ -319,13 +374,15 @@ def _targets(measure: Measure, y: Tensor, outputs: Tensor) -> Tensor:
     return measure.targets(y, torch.empty(shape, device="meta") if y.shape == shape else outputs)
 
 
-def _pooled_features(model: nn.Module, task: Task, outputs: Tensor) -> Tensor | None:
-    """What the last layer is given, averaged over positions where the outputs have none."""
+def _pooled_features(model: nn.Module, task: Task, positions: int) -> Tensor | None:
+    """What the last layer is given, (samples, any); averaged over positions where the answers have none."""
     features = readout_features(model, lambda: outputs_at_rest(model, task))
     if features is None or len(features) != len(task.x):
         return None
-    if features.ndim > 2 and outputs.ndim == 2:
-        features = features.flatten(1, -2).reshape(len(features), -1, features.shape[-1]).mean(1)
+    if positions > 1:
+        return features if features.ndim == 3 and features.shape[1] == positions else None
+    if features.ndim > 2:
+        features = features.reshape(len(features), -1, features.shape[-1]).mean(1)
     return features.reshape(len(features), -1)
 
 
@@ -443,7 +500,7 @@ class Outcome(Result):
         if not self.apart:
             return Status.LEARNS if self._fits else Status.UNSEEN
         if not self.scored:
-            return Status.LEARNS if sure else Status.UNSEEN
+            return Status.LEARNS if sure and gain > _LITTLE * abs(self.constant) else Status.UNSEEN
         if self.best is None:
             if sure:
                 return Status.LEARNS
@@ -454,7 +511,8 @@ class Outcome(Result):
             return Status.BY_HEART if behind > _SURE * noise else Status.LEARNS
         if not sure:
             return Status.STALLS
-        if gain < (_ENOUGH if self.rising else _NEAR) * target and behind > _SURE * noise:
+        far = gain < _ENOUGH * target and behind > _SURE_OF_FAR * noise
+        if far or (gain < _NEAR * target and not self.rising and behind > _SURE * noise):
             return Status.LESS
         return Status.LEARNS
 
@@ -469,13 +527,29 @@ class Outcome(Result):
 
     @cached_property
     def rising(self) -> bool:
-        """Whether it was still getting better when the training ended."""
+        """Whether it would come near the best baseline, getting on as it does, in four times as many steps."""
         records = self.course.scores if self.scored else -self.course.held_out[:, None]
-        third = max(1, len(records) // 3)
-        if len(records) < 4:
+        if len(records) < 8:
             return True
-        gain, error = _paired(records[-third:].mean(0) - records[-2 * third : -third].mean(0))
-        return gain > max(error, 1e-3 * abs(float(records[-1].mean())))
+        quarter = len(records) // 4
+        late, before = records[-quarter:].mean(0), records[quarter : 2 * quarter].mean(0)
+        gain, error = _paired(late - before)  # over about one doubling of the steps
+        if not gain > max(error, 1e-3 * abs(float(late.mean()))) or self.best is None:
+            return gain > error
+        wanted = self.best.score - self.bench.baselines[0].score
+        return float(late.mean()) + 2 * gain - self.bench.baselines[0].score > _NEAR * wanted
+
+    @property
+    def arrived(self) -> bool:
+        """Whether it has come near the best baseline, where there is one."""
+        if self.best is None:
+            return True
+        return self.gain[0] > _NEAR * (self.best.score - self.bench.baselines[0].score)
+
+    @property
+    def at_ease(self) -> bool:
+        """Whether it was seen to learn within the first, short training: nothing holds it back."""
+        return self.learns and not self.longer
 
     @property
     def learns(self) -> bool:
@@ -623,7 +697,9 @@ class Outcome(Result):
 def observe(setup: Setup, seconds: float = 2.5) -> Outcome:
     """Train as given; where the network has not arrived and is still moving, or might be slow, for longer."""
     outcome = _observe(setup, seconds, 1)
-    slow = outcome.status in (Status.LESS, Status.STALLS, Status.UNSEEN, Status.NOTHING)
+    slow = (
+        outcome.status in (Status.LESS, Status.STALLS, Status.UNSEEN, Status.NOTHING) or not outcome.arrived
+    )
     return _observe(setup, seconds, _LONGER) if slow else outcome
 
 

@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from foretrain.doctor.finding import Examination, Finding, Severity, Treatment
-from foretrain.doctor.outcome import Outcome, Status, observe_briefly, outcome_of
+from foretrain.doctor.finding import SCORE_GAIN, Examination, Finding, Severity, Treatment
+from foretrain.doctor.outcome import Outcome, observe_briefly, outcome_of
 from foretrain.doctor.setup import Case, Setup
 from foretrain.doctor.stability import edge, rate_code, with_chosen_rate
 from foretrain.doctor.trials import LOOKED_AT, has_learned, losses_of
@@ -132,17 +132,22 @@ def prove(case: Case, examination: Examination) -> Examination:
 
 
 def _proved(case: Case, finding: Finding) -> Finding:
-    cure = finding.treatment
-    known = "gain" in finding.numbers or "held_out_loss" in finding.numbers
+    cure, outcome = finding.treatment, outcome_of(case)
+    known = SCORE_GAIN in finding.numbers or "held_out_loss" in finding.numbers
+    if cure is None and outcome.learns and not outcome.at_ease and finding.severity <= Severity.WARNING:
+        # What makes it slow: a fact that was measured, or a guess which nothing proves.
+        return replace(finding, severity=Severity.NOTE if finding.vague else Severity.WARNING)
     if cure is None or finding.severity > Severity.WARNING or known:
         return finding  # the last have been tried already
-    proof = try_cure(case, cure)
-    learns = outcome_of(case).status is Status.LEARNS
+    proof, learns = try_cure(case, cure), outcome.learns
+    if learns and proof.helps and proof.share < _WORTH_OF_BASELINE:
+        advice = f"It learns without as well ({proof.sentence.rstrip('.')}). {finding.advice}"
+        return replace(finding, severity=Severity.NOTE, advice=advice)
     if proof.helps or (proof.still and not learns):
         severity = Severity.CRITICAL if proof.heals else finding.severity
         if not learns and not proof.heals and proof.share < _WORTH_OF_BASELINE:
             severity = Severity.WARNING  # not what stops it
-        numbers = {**finding.numbers, "gain": proof.gain}
+        numbers = {**finding.numbers, SCORE_GAIN: proof.gain}
         evidence = (
             f"{finding.evidence.rstrip('.')}. With the cure: {proof.sentence}"
             if proof.helps
@@ -167,7 +172,7 @@ def _proved(case: Case, finding: Finding) -> Finding:
                 advice=f"{finding.advice.rstrip('.')}; the learning rate that suits it then is {rate:.2g}.",
                 code=f"{finding.code}\n{rate_code(factor)}" if finding.code else "",
                 treatment=both,
-                numbers={**finding.numbers, "gain": suited.gain},
+                numbers={**finding.numbers, SCORE_GAIN: suited.gain},
                 evidence=f"{finding.evidence.rstrip('.')}. With the cure: {suited.sentence}",
             )
         proof = suited if suited.gain > proof.gain else proof

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from foretrain.doctor.diagnosis import Diagnosis
 
+_MOST_OF_ONE_CHECK = 3
+
 
 @dataclass(frozen=True)
 class Step:
@@ -97,7 +99,7 @@ class Plan(Result):
 
 
 def make_plan(diagnosis: Diagnosis) -> Plan:
-    """From the data over the weights to the optimizer. A check looks again once something before it was treated."""
+    """From the data over the weights to the optimizer. A check looks again once something was treated."""
     from foretrain.doctor.examine import examined
 
     setup, steps = diagnosis.setup, list[Step]()
@@ -106,18 +108,17 @@ def make_plan(diagnosis: Diagnosis) -> Plan:
     for check in track(sorted(asked, key=lambda check: check.stage), "planning the treatment"):
         if check.treats_descent_only and not setup.recipe.is_descent:
             continue
-        if check.name not in seen:
-            seen[check.name] = examined(case, check)
-        found = [
-            Step(check.name, finding, finding.treatment)
-            for finding in seen[check.name].findings
-            if finding.treatment is not None and finding.severity <= Severity.WARNING
-        ]
-        if not found:
-            continue
-        for step in found:
-            setup = step.treatment.apply(setup)
-        steps += found
-        setup = with_chosen_rate(setup)
-        case, seen = Case(setup), {}
+        for _ in range(_MOST_OF_ONE_CHECK):
+            if check.name not in seen:
+                seen[check.name] = examined(case, check)
+            found = [
+                Step(check.name, finding, finding.treatment)
+                for finding in seen[check.name].findings
+                if finding.treatment is not None and finding.severity <= Severity.WARNING
+            ]
+            if not found:
+                break
+            steps.append(min(found, key=lambda step: (step.finding.severity, step.finding.vague)))
+            setup = with_chosen_rate(steps[-1].treatment.apply(setup))
+            case, seen = Case(setup), {}
     return Plan(diagnosis.setup, tuple(steps), setup, tuple(diagnosis.examinations), seen)

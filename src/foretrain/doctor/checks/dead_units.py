@@ -11,6 +11,7 @@ Measurements (dimension layer, those that another layer follows):
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from textwrap import indent
 from typing import Any
@@ -19,6 +20,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from foretrain.doctor.finding import Examination, Finding, Severity, Treatment, body_of, dictionary_code
+from foretrain.doctor.outcome import outcome_of
 from foretrain.doctor.setup import Case, Setup
 from foretrain.doctor.units import Response, responses, units_last
 from foretrain.support.answers import labelled
@@ -46,7 +48,10 @@ def check(case: Case) -> Examination:
         ) from error
     if not found:
         raise NotSupportedError("no two layers of the model follow one another with an activation between.")
-    faults = [one for one in (_dead(case, found), _saturated(case, found)) if one is not None]
+    # What a short training wakes, as behind a branch that starts at zero, is not dead.
+    awake = {one.name for one in _after_training(case) if _excess(one) < _DEAD_NOTE}
+    asleep = [one for one in found if one.name not in awake]
+    faults = [one for one in (_dead(case, asleep), _saturated(case, found)) if one is not None]
     data = {
         "units": ("layer", [len(one.silent) for one in found]),
         "dead": ("layer", [_share(one.silent) for one in found]),
@@ -68,6 +73,13 @@ def check(case: Case) -> Examination:
     return Examination(tuple(faults), labelled(data, notes, layer=[one.name for one in found]))
 
 
+def _after_training(case: Case) -> list[Response]:
+    run = outcome_of(case).course
+    if run.diverged or run.error:
+        return []
+    return responses(copy.deepcopy(run.model), case.chosen(_SAMPLES).x)
+
+
 def _share(units: Tensor) -> float:
     return float(units.double().mean())
 
@@ -81,7 +93,9 @@ def _excess(one: Response) -> float:
 
 
 def _dead(case: Case, found: list[Response]) -> Finding | None:
-    worst = max(found, key=_excess)
+    worst = max(found, key=_excess, default=None)
+    if worst is None:
+        return None
     excess, share = _excess(worst), _share(worst.silent)
     if excess < _DEAD_NOTE:
         return None

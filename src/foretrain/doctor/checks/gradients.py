@@ -7,10 +7,11 @@ not taken for cut. Where no way leads back from the loss, the calls that end it 
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable
 from dataclasses import replace
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from foretrain.doctor.calls import Rule, intercept, pass_on, watch
 from foretrain.doctor.finding import Examination, Finding, Severity, Treatment
@@ -46,6 +47,8 @@ def check(case: Case) -> Examination:
     seen = outcome.course.largest_gradients
     unreached = [name for name in sizes if name in seen and name not in left_out and not seen[name] > 0]
     cut = [name for name in unreached if name in _without_way(case)]
+    idle = unused(case, cut)
+    cut = [name for name in cut if name not in idle]
     still = {*frozen, *left_out, *unreached}
     share = 1 - sum(sizes[name] for name in still) / max(1, sum(sizes.values()))
     numbers = {
@@ -54,15 +57,17 @@ def check(case: Case) -> Examination:
         "left_out": len(left_out),
         "unreached": len(unreached),
     }
-    findings = list[Finding]()
-    if cut and not outcome.learns:
+    findings = _hidden(case, outcome.at_ease)
+    if cut and not outcome.at_ease:
         findings.append(_cut(case, cut, len(sizes), numbers))
-    if frozen and not outcome.learns:
+    if idle and not outcome.at_ease:
+        findings.append(_idle(idle, len(sizes), numbers))
+    if frozen and not outcome.at_ease:
         findings.append(_freed(frozen, "have requires_grad off", numbers))
-    if left_out and not outcome.learns:
+    if left_out and not outcome.at_ease:
         findings.append(_freed(left_out, "are not moved by the optimizer, which does not hold them", numbers))
-    dead = [name for name in unreached if name not in cut]
-    if dead and not outcome.learns:
+    dead = [name for name in unreached if name not in cut and name not in idle]
+    if dead and not outcome.at_ease:
         findings.append(_silent(dead, numbers))
     if not findings:
         what = f"All {len(sizes)} parameters get a gradient and are moved."
@@ -77,6 +82,59 @@ def check(case: Case) -> Examination:
     return Examination(tuple(findings), labelled(numbers))
 
 
+def _hidden(case: Case, learns: bool) -> list[Finding]:
+    """Layers in lists and dicts, which torch does not register: no optimizer gets to know their parameters."""
+    hidden: dict[str, list[nn.Module]] = {}
+    registered = {id(module) for module in case.setup.model.modules()}
+    for name, module in case.setup.model.named_modules():
+        for key, value in vars(module).items():
+            values = value.values() if isinstance(value, dict) else value
+            if key.startswith("_") or not isinstance(values, Iterable) or isinstance(values, Tensor | str):
+                continue
+            parts = [one for one in values if isinstance(one, nn.Module) and id(one) not in registered]
+            if parts and any(p.requires_grad for one in parts for p in one.parameters()):
+                hidden[f"{name}.{key}".lstrip(".")] = parts
+    if not hidden or learns:
+        return []
+    first, count = (
+        next(iter(hidden)),
+        sum(p.numel() for parts in hidden.values() for m in parts for p in m.parameters()),
+    )
+    listed = isinstance(
+        getattr(case.setup.model.get_submodule(first.rpartition(".")[0]), first.rpartition(".")[2]), list
+    )
+
+    def register(setup: Setup) -> Setup:
+        def change(model: nn.Module) -> None:
+            for place in hidden:
+                owner, _, key = place.rpartition(".")
+                parent = model.get_submodule(owner)
+                layers = vars(parent).pop(key)
+                setattr(
+                    parent, key, nn.ModuleList(layers) if isinstance(layers, list) else nn.ModuleDict(layers)
+                )
+
+        changed = setup.with_weights(change)
+        known = {name for name, _ in setup.model.named_parameters()}
+        return train_too(changed, [name for name, _ in changed.model.named_parameters() if name not in known])
+
+    kind = "ModuleList" if listed else "ModuleDict"
+    return [
+        Finding(
+            Severity.CRITICAL,
+            f"The layers in {first!r} are in a Python {'list' if listed else 'collection'}, which does not register them: "
+            "no optimizer moves their parameters.",
+            f"{count:,} numbers of layers in {', '.join(map(repr, hidden))} are not among model.parameters().",
+            "measured: modules among the attributes of the model",
+            f"Put them into a torch.nn.{kind}, and make the optimizer again.",
+            f"self.{first.rpartition('.')[2]} = torch.nn.{kind}(...)  # in the model's __init__",
+            Treatment("layers registered", register),
+            {"hidden": float(count)},
+            tuple(hidden),
+        )
+    ]
+
+
 def _without_way(case: Case) -> set[str]:
     """Parameters that the loss has no graph to: their gradient is missing, and not zero."""
     model = copy.deepcopy(case.setup.model).train()
@@ -87,6 +145,35 @@ def _without_way(case: Case) -> set[str]:
         except (RuntimeError, ForetrainError):
             return {name for name, _ in model.named_parameters()}
     return {name for name, parameter in model.named_parameters() if parameter.grad is None}
+
+
+def unused(case: Case, names: list[str]) -> list[str]:
+    """Those of these parameters whose numbers the outputs do not depend on, gradients or not."""
+    model, x = copy.deepcopy(case.model), case.task.x[:4]
+    with torch.no_grad():
+        outputs, kept = model(x), []
+        for name in names:
+            weight = model.get_parameter(name)
+            before = weight.clone()
+            weight.add_(1.0 + weight.abs())
+            if torch.equal(model(x), outputs):
+                kept.append(name)
+            weight.copy_(before)
+    return kept
+
+
+def _idle(names: list[str], count: int, numbers: dict[str, float]) -> Finding:
+    return Finding(
+        Severity.WARNING,
+        f"{len(names)} of {count} parameters are not used: outputs do not depend on them.",
+        f"Outputs stay the same, bit by bit, whatever numbers these have: {', '.join(names[:6])}"
+        f"{' and others' if len(names) > 6 else ''}.",
+        "measured: outputs with other numbers in single parameters",
+        "Look whether the model's forward pass calls the layers that they belong to, and in the right order.",
+        numbers=numbers,
+        where=tuple(names),
+        vague=2,
+    )
 
 
 def _cut(case: Case, names: list[str], count: int, numbers: dict[str, float]) -> Finding:
@@ -162,4 +249,5 @@ def _silent(names: list[str], numbers: dict[str, float]) -> Finding:
         "Look at the layers between these parameters and the outputs: draw weights that are zero anew.",
         numbers=numbers,
         where=tuple(names),
+        vague=1,
     )

@@ -1,8 +1,8 @@
 """Are inputs and targets on one scale?
 
 What looks uneven is judged by its consequence. Inputs are suspect if a linear readout of them learns much slower than
-one of standardised inputs, or if their size is far from 1; they are faulted only if the network itself then learns
-much slower, in short real trainings with the data as given and standardised, each at the rate that suits it.
+one of standardised inputs, or if their size is far from 1; they are faulted only if the network itself, trained as the
+user trains it, then learns less on samples held out than with standardised inputs.
 
 Measurements, by ``feature`` (the last axis of the inputs, or channels for convolutions): ``mean`` and ``deviation``
 in units of the inputs, ``constant``; ``spread`` (largest over smallest deviation), ``offset`` (size of the mean input
@@ -17,8 +17,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
+from foretrain.doctor.baselines import fit_learners
 from foretrain.doctor.data import (
     CONSTANT,
     SOURCE,
@@ -33,9 +35,9 @@ from foretrain.doctor.data import (
     target_findings,
 )
 from foretrain.doctor.finding import Examination, Finding, Severity, Treatment
-from foretrain.doctor.setup import Case, Setup
-from foretrain.doctor.stability import FASTER, LEARNED, at_its_best, edge, rate_code, speed_up
-from foretrain.doctor.trials import Trial, constant_loss
+from foretrain.doctor.outcome import Run, divide, outcome_of
+from foretrain.doctor.proof import try_cure
+from foretrain.doctor.setup import Case
 from foretrain.support.errors import NotSupportedError
 
 if TYPE_CHECKING:
@@ -44,7 +46,8 @@ if TYPE_CHECKING:
 _SUSPECT = 30.0  # times fewer steps for a linear readout of standardised inputs; images of digits have 15
 _FAR = 20.0  # times larger or smaller than 1
 _EXTREME = 100.0  # times: worth a note even where the network bears it
-_HOPELESS = 50.0  # times fewer steps, of the 200 that are tried
+_CLEARLY = 0.15  # of a score
+_MUCH = 0.25  # of what the best baseline gains: what a network that learns must gain to be faulted
 _MOST_CLASSES = 1000
 
 
@@ -62,6 +65,9 @@ def check(case: Case) -> Examination:
             "number makes inputs constant.",
         )
         return Examination((finding,))
+    taken_for_quantities = tokens_as_quantities(case)
+    if taken_for_quantities:
+        return Examination(tuple(taken_for_quantities))
     if not x.is_floating_point():
         raise NotSupportedError("the inputs are whole numbers (tokens): they have no scale.")
     if len(x) < 2:
@@ -77,6 +83,45 @@ def check(case: Case) -> Examination:
     return Examination(tuple(findings), _data(features, tried))
 
 
+def tokens_as_quantities(case: Case) -> list[Finding]:
+    """Whole numbers that stand for tokens or categories, in a network without embeddings."""
+    x, outcome, division = case.task.x, outcome_of(case), divide(case.setup)
+    embeds = any(isinstance(module, nn.Embedding | nn.EmbeddingBag) for module in case.model.modules())
+    judge, known = outcome.bench.judge, outcome.bench.known
+    if (
+        not isinstance(x, Tensor)
+        or embeds
+        or outcome.at_ease
+        or judge is None
+        or known is None
+        or not division.apart
+    ):
+        return []
+    values = torch.unique(x[:_MOST_CLASSES])
+    if not bool((values == values.round()).all()) or not 3 <= len(values) <= _MOST_CLASSES:
+        return []
+    parts = division.training.x, division.held_out.x
+    best = {
+        kind: max(fit_learners(parts[0].to(kind), known, parts[1].to(kind), judge), key=lambda one: one.score)
+        for kind in (torch.long, torch.float64)
+    }
+    gain = best[torch.long].scores - best[torch.float64].scores
+    if not gain.mean() > max(_CLEARLY, 3 * gain.std() / len(gain) ** 0.5):
+        return []
+    return [
+        Finding(
+            Severity.CRITICAL if not outcome.learns else Severity.WARNING,
+            f"Inputs are {len(values)} whole numbers that stand for tokens or categories, and the network takes them for "
+            "quantities: it has no embedding.",
+            f"As categories (one-hot) {best[torch.long].name} has {best[torch.long].score:.3g}, as quantities "
+            f"{best[torch.float64].score:.3g}.",
+            "measured: simple learners of both codes, on samples held out",
+            "Put torch.nn.Embedding before the first layer, or give one-hot vectors.",
+            f"embedding = torch.nn.Embedding({int(values.max()) + 1}, 32)  # then the first layer takes its outputs",
+        )
+    ]
+
+
 def _all_alike(values: Tensor) -> bool:
     """Whether no number differs between samples by more than a constant feature may."""
     some = values.detach().double()
@@ -84,7 +129,7 @@ def _all_alike(values: Tensor) -> bool:
     return len(some) > 1 and bool(((some - some[:1]).abs() <= CONSTANT * size).all())
 
 
-def _inputs(case: Case, features: Features) -> tuple[Finding, dict[str, Trial]]:
+def _inputs(case: Case, features: Features) -> tuple[Finding, dict[str, Run]]:
     count = len(features.mean)
     constant = f", {int(features.constant.sum())} of them constant" if features.constant.any() else ""
     evidence = (
@@ -98,58 +143,39 @@ def _inputs(case: Case, features: Features) -> tuple[Finding, dict[str, Trial]]:
     far = not 1 / _FAR < features.size < _FAR
     if not (uneven or far) or features.constant.all() or not case.setup.fresh:
         return fine, {}
-    even = case.setup.with_inputs(standardised(case.task.x, features.axis))
-    given, better = at_its_best(case.setup), at_its_best(even)
-    tried = {"as given": given, "standardised": better}
-    suspect = replace(
-        fine,
-        title=_title(features),
-        evidence=f"{evidence} In {given.steps} steps at its best rate the loss went from {given.start:.3g} to "
-        f"{given.end:.3g}; with standardised inputs from {better.start:.3g} to {better.end:.3g}.",
+    cure = Treatment(
+        "standardise x", lambda setup: setup.with_inputs(standardised(setup.task.x, features.axis))
     )
-    faster = speed_up(given, better)
+    proof, outcome = try_cure(case, cure), outcome_of(case)
+    runs = {"as given": proof.given.course, "standardised": proof.cured.course}
     extreme = (
         features.steps > _EXTREME * features.standard_steps or not 1 / _EXTREME < features.size < _EXTREME
     )
-    worse = faster >= FASTER or (extreme and better.end < given.end / 2)
-    if worse and not given.end < LEARNED * constant_loss(case):
-        severity = Severity.CRITICAL if faster >= _HOPELESS else Severity.WARNING
-        return _faulted(case, features, replace(suspect, severity=severity), even), tried
-    if not extreme:
-        return replace(suspect, title=fine.title), tried
-    # It trains as well as it would without: worth a note where it is extreme.
-    note = replace(
-        suspect,
-        severity=Severity.NOTE,
-        title=suspect.title.replace(", which holds learning back", ", though it learns the given samples"),
-        advice="Standardise the inputs, or compare the two on samples that were not trained on.",
-    )
-    return note, tried
-
-
-def _faulted(case: Case, features: Features, finding: Finding, even: Setup) -> Finding:
-    """With advice, code and treatment: another scale of the inputs asks for another rate of descent."""
-    code, suited, factor = standardising_code(case.task.x, features.axis), "", 1.0
-    if case.recipe.is_descent and not case.recipe.chosen:
-        factor = float(f"{edge(Case(even)).recommended / case.recipe.rate:.3g}")
-        code += f"\n{rate_code(factor)}"
-    if factor != 1:
-        suited = f"; the learning rate that suits them is {case.recipe.rate * factor:.2g}"
-
-    def treat(setup: Setup) -> Setup:
-        scaled = setup.with_inputs(standardised(setup.task.x, features.axis))
-        return scaled.with_recipe(setup.recipe.scaled(factor)) if factor != 1 else scaled
-
+    if not proof.helps or (outcome.learns and proof.share < _MUCH):
+        if not extreme:
+            return fine, runs
+        # It trains as well as it would without: worth a note where it is extreme.
+        does = (
+            "though it learns the given samples"
+            if outcome.learns
+            else "which is not what holds learning back"
+        )
+        title = _title(features).replace("which holds learning back", does)
+        advice = "Standardise the inputs, or compare the two on samples that were not trained on."
+        said = f"{evidence} Standardised: {proof.sentence}"
+        return replace(fine, severity=Severity.NOTE, title=title, evidence=said, advice=advice), runs
     sizes = np.sqrt(features.mean**2 + features.deviation**2)
     largest = np.argsort(sizes)[::-1][:3] if len(sizes) > 1 else ()
-    return replace(
-        finding,
-        advice="Standardise the inputs, feature by feature, and use the same numbers for data that come later"
-        f"{suited}.",
-        code=code,
-        treatment=Treatment("standardise x", treat),
+    faulted = replace(
+        fine,
+        severity=Severity.WARNING,
+        title=_title(features),
+        advice="Standardise the inputs, feature by feature, and use the same numbers for data that come later.",
+        code=standardising_code(case.task.x, features.axis),
+        treatment=cure,
         where=tuple(f"feature {place}" for place in largest),
     )
+    return faulted, runs
 
 
 def _title(features: Features) -> str:
@@ -165,7 +191,7 @@ def _numbers(features: Features) -> dict[str, float]:
     return {name: getattr(features, name) for name in names}
 
 
-def _data(features: Features, tried: dict[str, Trial]) -> xarray.Dataset:
+def _data(features: Features, tried: dict[str, Run]) -> xarray.Dataset:
     import xarray
 
     found = xarray.Dataset(
@@ -179,7 +205,7 @@ def _data(features: Features, tried: dict[str, Trial]) -> xarray.Dataset:
         {"axis": features.axis},
     )
     if tried:
-        losses = np.stack([one.losses for one in tried.values()])
-        found["loss"] = (("data", "step"), losses)
-        found = found.assign_coords(data=list(tried), step=np.arange(losses.shape[1]))
+        length = min(len(one.losses) for one in tried.values())
+        found["loss"] = (("data", "step"), np.stack([one.losses[:length] for one in tried.values()]))
+        found = found.assign_coords(data=list(tried), step=np.arange(length))
     return found

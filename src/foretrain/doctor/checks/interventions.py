@@ -8,7 +8,8 @@ hides many causes; it is said only where nothing else helped.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,11 +18,12 @@ from torch import Tensor, nn
 
 from foretrain.doctor.calls import Rule, intercept, pass_on, watch
 from foretrain.doctor.data import feature_axis, standardised, standardising_code
-from foretrain.doctor.finding import Examination, Finding, Severity, Treatment
+from foretrain.doctor.finding import SCORE_GAIN, Examination, Finding, Severity, Treatment
 from foretrain.doctor.outcome import outcome_of
 from foretrain.doctor.proof import try_cure
 from foretrain.doctor.setup import Case, Group, Recipe, Setup
 from foretrain.support.answers import labelled
+from foretrain.support.seeds import integer
 
 _SOURCE = "measured: trainings in which one thing is changed"
 _NORMALISERS = nn.modules.batchnorm._BatchNorm
@@ -31,6 +33,8 @@ _LARGE_EPSILON = 1e-5
 _LARGE_MOMENTUM = 0.95
 _SMALL_BATCH = 16
 _USUAL_RATE = 1e-3
+_NOISY = 0.3  # of the variation of outputs between samples, from one pass to the next
+_ODD_SIZE = 4.0  # times the usual size of weights
 _WORTH = 0.25  # of what the best baseline gains over a constant: a change that gains less is not the cause
 
 
@@ -49,7 +53,7 @@ class Change:
 def check(case: Case) -> Examination:
     """Try the changes that apply, one by one."""
     outcome = outcome_of(case)
-    if outcome.learns:
+    if outcome.at_ease:
         fine = Finding(Severity.GOOD, "No part had to be changed for it to learn.", outcome.sentence, _SOURCE)
         return Examination((fine,))
     helped, scores = list[Finding](), dict[str, float]()
@@ -58,10 +62,10 @@ def check(case: Case) -> Examination:
             break
         proof = try_cure(case, change.treatment)
         scores[change.treatment.name] = proof.after
-        if proof.helps and (proof.heals or proof.share > _WORTH):
-            severity = Severity.CRITICAL if proof.heals else Severity.WARNING
+        if proof.helps and (proof.share > _WORTH or (proof.heals and not outcome.learns)):
+            severity = Severity.CRITICAL if proof.heals and not outcome.learns else Severity.WARNING
             evidence = f"{outcome.evidence} With {change.treatment.name} instead: {proof.sentence}"
-            numbers = {"gain": proof.gain, "score": proof.after}
+            numbers = {SCORE_GAIN: proof.gain, "score": proof.after}
             helped.append(
                 Finding(
                     severity,
@@ -83,7 +87,7 @@ def check(case: Case) -> Examination:
             )
         ]
     return Examination(
-        tuple(sorted(helped, key=lambda one: -one.numbers.get("gain", 0.0))), labelled(scores_of(scores))
+        tuple(sorted(helped, key=lambda one: -one.numbers.get(SCORE_GAIN, 0.0))), labelled(scores_of(scores))
     )
 
 
@@ -163,49 +167,67 @@ def _optimizer_options(case: Case) -> Iterator[Change]:
 
 
 def _noise(case: Case) -> Iterator[Change]:
-    """Dropout, wherever it is called."""
+    """Dropout and whatever else the forward pass draws at random, wherever it is called."""
     model = case.setup.with_weights(lambda m: None).model.train()
-    names = {"dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout"}
+    dropout = {"dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout"}
+    drawn = {
+        "randn",
+        "randn_like",
+        "normal",
+        "normal_",
+        "rand",
+        "rand_like",
+        "uniform_",
+        "bernoulli",
+        "bernoulli_",
+    }
+    x = case.task.x[: max(2, min(32, len(case.task.x)))]
     try:
-        with torch.random.fork_rng(devices=[]):
-            _, calls = watch(model, case.task.x[: max(2, min(8, len(case.task.x)))], names)
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            outputs, calls = watch(model, x, dropout | drawn)
+            again = model(x)
     except (RuntimeError, ValueError, TypeError):
         return
-    shares = [_dropout_share(call.arguments, call.options) for call in calls]
-    if not shares or not max(shares) > 0:
-        return
-
-    def quiet(module: nn.Module) -> None:
-        for part in module.modules():
-            if isinstance(part, nn.modules.dropout._DropoutNd):
-                part.p = 0.0
-
+    shares = [_dropout_share(call.arguments, call.options) for call in calls if call.name in dropout]
     lines = sorted({call.line for call in calls if call.line and not call.line.startswith("module.py")})
-    functional = f" ({lines[0]})" if lines else ""
-    title = f"Dropout of {max(shares):g} drowns the signal{functional}."
-    rule = (
-        "for module in model.modules():\n    if isinstance(module, torch.nn.Dropout):\n        module.p = 0.1"
-    )
-    yield Change(
-        title,
-        "Drop at most a tenth to a half, and not right before the outputs.",
-        rule,
-        _without_dropout(quiet, names),
-    )
+    shown = f" ({lines[0]})" if lines else ""
+    differ = float((again - outputs).abs().mean() / (outputs - outputs.mean(0)).abs().mean().clamp_min(1e-12))
+    if max(shares, default=0.0) > 0:
+        advice = "Drop at most a tenth to a half, and not right before the outputs."
+        code = "for module in model.modules():\n    if isinstance(module, torch.nn.Dropout):\n        module.p = 0.1"
+        quiet = Rule(frozenset(dropout), pass_on)
+        yield Change(
+            f"Dropout of {max(shares):g} drowns the signal{shown}.",
+            advice,
+            code,
+            _intercepted("no dropout", quiet),
+        )
+    if differ > _NOISY and any(call.name in drawn for call in calls):
+        title = f"Random noise in the forward pass drowns the signal{shown}: two passes differ by {differ:.2g} of the "
+        title += "variation between samples."
+        advice = (
+            "Make the noise (augmentation, random states) smaller than what it is added to, or leave it out."
+        )
+        yield Change(title, advice, "", _intercepted("no noise", Rule(frozenset(drawn), _middle)))
+
+
+def _middle(func: Callable[..., Any], arguments: tuple[Any, ...], options: Any) -> Any:
+    """A draw without noise: its mean."""
+    result = func(*arguments, **options)
+    mean = 0.5 if "rand" in func.__name__ and "randn" not in func.__name__ else None
+    if func.__name__.startswith("randn"):
+        mean = 0.0
+    return result if mean is None else torch.full_like(result, mean)
+
+
+def _intercepted(name: str, rule: Rule) -> Treatment:
+    return Treatment(name, lambda setup: setup.with_weights(lambda model: intercept(model, rule)))
 
 
 def _dropout_share(arguments: tuple[Any, ...], options: Any) -> float:
     training = options.get("training", arguments[2] if len(arguments) > 2 else True)
     share = options.get("p", arguments[1] if len(arguments) > 1 else 0.5)
     return float(share) if training and isinstance(share, int | float) else 0.0
-
-
-def _without_dropout(quiet: Callable[[nn.Module], None], names: set[str]) -> Treatment:
-    def change(model: nn.Module) -> None:
-        quiet(model)
-        intercept(model, Rule(frozenset(names), pass_on))
-
-    return Treatment("no dropout", lambda setup: setup.with_weights(change))
 
 
 def _batches(case: Case) -> Iterator[Change]:
@@ -247,28 +269,42 @@ def _statistics(case: Case) -> Iterator[Change]:
 
 
 def _weights(case: Case) -> Iterator[Change]:
-    """All weights as torch draws them."""
+    """Weights whose size is far from what torch draws, and then all of them."""
     if not case.setup.fresh:
         return
+    usual = redrawn(case.setup).model
+    sizes = dict[str, float]()
+    for name, weight in case.setup.model.named_parameters():
+        other = usual.get_parameter(name)
+        if weight.ndim > 1 and float(other.detach().abs().max()) > 0 and not torch.equal(weight, other):
+            sizes[name] = float(
+                weight.detach().square().mean().sqrt() / other.detach().square().mean().sqrt()
+            )
+    odd = {name: ratio for name, ratio in sizes.items() if not 1 / _ODD_SIZE < ratio < _ODD_SIZE}
+    if odd and len(odd) < len(sizes):
+        owners = sorted({name.rpartition(".")[0] for name in odd})
+        first, ratio = max(odd.items(), key=lambda pair: abs(math.log(max(pair[1], 1e-300))))
+        how = f"{ratio:,.3g} times too large" if ratio > 1 else f"{1 / max(ratio, 1e-9):,.3g} times too small"
+        yield Change(
+            f"The weights of {first.rpartition('.')[0]!r} are {how} by what torch draws, and make signals too "
+            f"{'large' if ratio > 1 else 'small'}.",
+            f"Draw them by torch's defaults: {', '.join(owners)}.",
+            "\n".join(f"model.get_submodule({owner!r}).reset_parameters()" for owner in owners),
+            Treatment("weights of usual size", lambda setup: redrawn(setup, owners)),
+        )
     title = "The initial weights hold learning back: as torch draws them by default, the network learns."
     code = "for module in model.modules():\n    if hasattr(module, 'reset_parameters'):\n        module.reset_parameters()"
-    seed = int(case.setup.seed) if isinstance(case.setup.seed, int) else 0
-    yield Change(
-        title,
-        "Draw the weights by torch's defaults.",
-        code,
-        Treatment("default weights", lambda s: redrawn(s, seed)),
-        1,
-    )
+    cure = Treatment("default weights", redrawn)
+    yield Change(title, "Draw the weights by torch's defaults.", code, cure, 1)
 
 
-def redrawn(setup: Setup, seed: int = 0) -> Setup:
-    """With the weights of all modules that can draw them drawn anew."""
+def redrawn(setup: Setup, names: Iterable[str] | None = None) -> Setup:
+    """With the weights of these modules, or of all that can draw them, drawn anew."""
 
     def draw(model: nn.Module) -> None:
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            for module in model.modules():
+            torch.manual_seed(integer(setup.seed))
+            for module in model.modules() if names is None else map(model.get_submodule, names):
                 reset = getattr(module, "reset_parameters", None) or getattr(
                     module, "_reset_parameters", None
                 )

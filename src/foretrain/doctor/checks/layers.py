@@ -1,7 +1,7 @@
 """What is lost, copied or left straight between inputs and outputs?
 
-A linear readout of every module's result is fitted to the targets and judged on samples held out: where it falls to
-the level of a constant and stays there, what the inputs told is lost. Units whose weights are copies of each other get
+A linear model and nearest neighbours are fitted to every module's result and judged on samples held out: where both
+fall to the level of a constant and stay there, what the inputs told is lost. Units whose weights are copies of each other get
 the same gradient and stay copies. A network of several layers that answers to inputs in straight lines is one layer.
 """
 
@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from foretrain.doctor.baselines import Judge, fit_readout, readout_features
+from foretrain.doctor.baselines import Judge, fit_learners, readout_features
 from foretrain.doctor.finding import Examination, Finding, Severity, Treatment
 from foretrain.doctor.outcome import bench_of, divide, outcome_of
 from foretrain.doctor.setup import Case, Setup
@@ -47,9 +47,9 @@ class Probe:
 def check(case: Case) -> Examination:
     """Probes from layer to layer, copies, and straight networks."""
     outcome = outcome_of(case)
-    probes = probe_layers(case) if not outcome.learns else []
+    probes = probe_layers(case) if not outcome.at_ease else []
     findings = list[Finding]()
-    if not outcome.learns:
+    if not outcome.at_ease:
         findings += [
             *_copies(case, outcome.course.model),
             *_lost(probes, bench_of(case.setup).baselines[0].score if probes else 0.0),
@@ -57,7 +57,7 @@ def check(case: Case) -> Examination:
         ]
     if not findings:
         said = "Between inputs and outputs nothing is lost, and no layer has copies for units."
-        if outcome.learns:
+        if outcome.at_ease:
             said = "What it learned went through all layers, so nothing it needs is lost between them."
         evidence = ", ".join(f"{one.name} {one.score:.2g}" for one in probes) or outcome.sentence
         findings = [Finding(Severity.GOOD, said, evidence, "measured: linear readouts of every module")]
@@ -77,13 +77,11 @@ def probe_layers(case: Case) -> list[Probe]:
     training = division.training.taken(torch.arange(min(_SAMPLES, len(division.training.x))))
     known, judge = bench.known[: len(training.x)], bench.judge
     before, after = (_results(case.model, task.x) for task in (training, division.held_out))
-    outputs = case.model(division.held_out.x[:1])
-    classes = outputs.shape[1] if outputs.ndim > 1 else 1
     probes = []
     for name, (kind, rows) in list(before.items())[:_MOST_MODULES]:
         others = after.get(name)
         if others is not None and rows.shape[1:] == others[1].shape[1:]:
-            probes.append(_probe(name, kind, rows, others[1], known, judge, classes))
+            probes.append(_probe(name, kind, rows, others[1], known, judge))
     return probes
 
 
@@ -136,15 +134,13 @@ def _flat(values: Tensor) -> Tensor:
     return (rows.float().cpu() @ mixed / rows.shape[1] ** 0.5).double()
 
 
-def _probe(
-    name: str, kind: str, rows: Tensor, others: Tensor, known: Tensor, judge: Judge, classes: int
-) -> Probe:
+def _probe(name: str, kind: str, rows: Tensor, others: Tensor, known: Tensor, judge: Judge) -> Probe:
     varies = float(
         (rows - rows.mean(0)).square().mean().sqrt() / rows.square().mean().sqrt().clamp_min(1e-300)
     )
     if not torch.isfinite(rows).all() or not torch.isfinite(others).all() or not varies > 1e-7:
         return Probe(name, kind, float("nan"), False, rows.shape[1], varies if varies == varies else 0.0)
-    readout = fit_readout(rows, known, others, judge, classes)
+    readout = max(fit_learners(rows, known, others, judge), key=lambda one: one.score)
     constant = judge.scores(judge.usual.expand_as(judge.wanted))
     gains = readout.scores - constant
     sure = bool(gains.mean() > _SURE * gains.std() / max(1, len(gains) - 1) ** 0.5)
@@ -169,9 +165,9 @@ def _lost(probes: list[Probe], constant: float) -> list[Finding]:
         Finding(
             Severity.CRITICAL,
             f"What the inputs tell about the targets is lost in {module.name!r}{kind}: {reason}.",
-            f"A linear readout of {best.name} has {best.score:.3g}, of {last.name} {last.score:.3g}, and from {module.name} on "
-            f"about what a constant has, {constant:.3g}.",
-            "measured: linear readouts of every module, on samples held out",
+            f"A linear readout or nearest neighbours get {best.score:.3g} from {best.name}, {last.score:.3g} from {last.name}, "
+            f"and from {module.name} on about what a constant has, {constant:.3g}.",
+            "measured: simple learners of every module's result, on samples held out",
             "Let more through there: more units, less pooling or another place to read from, and weights of ordinary size.",
             numbers={"before": last.score, "width": float(module.width)},
             where=(module.name,),

@@ -14,10 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from foretrain.compare.task import Task
 from foretrain.doctor.baselines import Measure, measure_for
 from foretrain.doctor.calls import Rule, intercept, last_operation, pass_on, watch
-from foretrain.doctor.finding import Examination, Finding, Severity, Treatment
-from foretrain.doctor.outcome import constant_loss, outcome_of
+from foretrain.doctor.finding import SCORE_GAIN, Examination, Finding, Severity, Treatment
+from foretrain.doctor.outcome import constant_loss, counted_positions, outcome_of
+from foretrain.doctor.proof import try_cure
 from foretrain.doctor.setup import Case, Setup
 
 _SAMPLES = 256
@@ -45,14 +47,17 @@ def check(case: Case) -> Examination:
     task = case.chosen(_SAMPLES)
     with torch.enable_grad():
         outputs = case.model(task.x)
-    findings = [
-        *_broadcast(case),
-        *_wrong_way(case, outputs.detach(), task.y),
-        *_doubled(case, outputs, task.y),
-        *_out_of_range(case, outputs, task.y),
-        *_class_axis(case, outputs.detach(), task.y),
-        *_start(case, outputs.detach(), task.y),
-    ]
+    measure = measure_for(outputs.detach(), task.y, task.loss)
+    findings = [*_broadcast(case), *_start(case, outputs.detach(), task.y)]
+    if measure is not None:
+        findings += [
+            *_unpaired(task, outputs.detach(), measure, findings),
+            *_uncounted(case, task, outputs.detach(), measure),
+            *_wrong_way(case, outputs.detach(), task.y, measure),
+            *_doubled(case, outputs, task.y, measure),
+            *_out_of_range(case, outputs, task.y, measure),
+            *_class_axis(case, outputs.detach(), measure),
+        ]
     if not findings:
         numbers = {
             "initial_loss": float(task.loss(outputs.detach(), task.y)),
@@ -91,28 +96,82 @@ def _reshaped(setup: Setup, shape: tuple[int, ...]) -> Setup:
     return replace(setup.with_targets(setup.task.y.reshape(shape)), known=setup._known_of_data())
 
 
-def right_answers(outputs: Tensor, y: Tensor) -> list[Tensor]:
-    """Outputs that answer right, in the codes that losses use: logits, log-probabilities, probabilities, numbers."""
-    measure = measure_for(outputs, y)
-    if measure is None:
+def _unpaired(task: Task, outputs: Tensor, measure: Measure, findings: list[Finding]) -> list[Finding]:
+    """A loss that is the same for the targets of other samples does not compare each output with its own."""
+    if findings and "broadcasts" in findings[0].title:
         return []
+    random = torch.Generator().manual_seed(0)
+    y, loss = task.y, task.loss
+    size = float(y.double().std()) if measure.kind == "numbers" else 1.0
+    answers = (torch.randn(outputs.shape, generator=random) * size).to(outputs)
+    places = torch.randperm(len(y), generator=random).to(y.device)
+    given, other, same = (
+        float(loss(answers, some)) for some in (y, y[places], y[:1].expand_as(y).contiguous())
+    )
+    unmoved = abs(other - given) <= 1e-5 * abs(given)
+    if len(y) < 4 or not unmoved or not abs(same - given) > 1e-4 * abs(given):
+        return []
+    return [
+        Finding(
+            Severity.CRITICAL,
+            "The loss does not compare each output with its own target: with the targets of other samples it is the same.",
+            f"For random outputs it is {given:.5g} with the targets in their order, {other:.5g} in another order, and "
+            f"{same:.5g} with one target for all: only averages over the batch count, not single samples.",
+            "measured: the loss with targets in another order",
+            "Take the mean over samples last, after comparing every output with its target.",
+            "loss = lambda outputs, y: (outputs - y).square().mean()" if measure.kind == "numbers" else "",
+            Treatment("mean of squares", lambda setup: setup.with_loss(nn.functional.mse_loss))
+            if measure.kind == "numbers" and y.shape == outputs.shape
+            else None,
+        )
+    ]
+
+
+def _uncounted(case: Case, task: Task, outputs: Tensor, measure: Measure) -> list[Finding]:
+    """A class whose samples the loss leaves out, by ignore_index or a weight of zero."""
+    if measure.kind != "labels" or task.y.ndim > 1:
+        return []
+    counts = counted_positions(task, outputs, measure)[:, 0]
+    left_out = [int(label) for label in torch.unique(task.y) if not bool(counts[task.y == label].any())]
+    left_out = [label for label in left_out if label >= 0]
+    if not left_out:
+        return []
+    loss, share = task.loss, float(torch.isin(task.y, torch.tensor(left_out).to(task.y)).double().mean())
+    cure = None
+    if isinstance(loss, nn.CrossEntropyLoss):
+        cure = Treatment("cross-entropy of all classes", lambda setup: setup.with_loss(nn.CrossEntropyLoss()))
+    listed = ", ".join(map(str, left_out))
+    return [
+        Finding(
+            Severity.CRITICAL,
+            f"The loss leaves out all samples of class {listed}: they are ignored and never count.",
+            f"{share:.0%} of the samples have this label, and the loss does not change with their outputs (ignore_index, or a "
+            "weight of zero).",
+            "measured: the gradient of the loss by the outputs",
+            "Let ignore_index be a number that is no label, such as -100, and give every class a weight.",
+            "loss = torch.nn.CrossEntropyLoss()" if cure else "",
+            cure,
+            {"share": share},
+        )
+    ]
+
+
+def right_answers(outputs: Tensor, y: Tensor, measure: Measure) -> list[Tensor]:
+    """Outputs that answer right, in the codes that losses use: logits, log-probabilities, probabilities, numbers."""
     if measure.kind != "labels":
         same = y.reshape(outputs.shape).to(outputs)
         if measure.kind == "numbers":
             return [same]
         sign = torch.where(same == same.max(), 1.0, -1.0)
         return [*(size * sign for size in _SURE_ANSWERS), same.clamp(0.01, 0.99), same]
-    labels = Measure("labels").targets(y, outputs).reshape(len(y), *outputs.shape[2:])
-    hot = nn.functional.one_hot(labels.clamp_min(0), outputs.shape[1]).movedim(-1, 1).to(outputs)
-    smooth = 0.98 * hot + 0.02 / outputs.shape[1]
+    hot = measure.hot(y, outputs)
+    smooth = 0.98 * hot + 0.02 / outputs.shape[measure.axis]
     return [*(size * hot for size in _SURE_ANSWERS), smooth.log(), smooth]
 
 
-def _wrong_way(case: Case, outputs: Tensor, y: Tensor) -> list[Finding]:
+def _wrong_way(case: Case, outputs: Tensor, y: Tensor, measure: Measure) -> list[Finding]:
     """A loss that is larger for right answers than for a constant, or hardly smaller, teaches something else."""
-    answers = right_answers(outputs, y)
-    if not answers or not isinstance(y, Tensor):
-        return []
+    answers = right_answers(outputs, y, measure)
     loss, constant = case.task.loss, constant_loss(case.setup)
     values = []
     for answer in answers:
@@ -176,21 +235,21 @@ def _wrong_way(case: Case, outputs: Tensor, y: Tensor) -> list[Finding]:
     ]
 
 
-def _doubled(case: Case, outputs: Tensor, y: Any) -> list[Finding]:
+def _doubled(case: Case, outputs: Tensor, y: Tensor, measure: Measure) -> list[Finding]:
     """Softmax before cross-entropy, sigmoid before a loss with logits: both flatten the loss and its gradients.
 
     What the loss is follows from what it does: cross-entropy does not change when one number is added to the outputs of
     all classes, the negative of one logarithm falls by that number, and logits of yes or no may grow without bound.
     """
-    measure, values, last = measure_for(outputs, y), outputs.detach(), last_operation(outputs)
-    if measure is None or (measure.kind == "numbers" and y.is_floating_point() and float(y.max()) > 1):
+    values, last = outputs.detach(), last_operation(outputs)
+    if measure.kind == "numbers" and y.is_floating_point() and float(y.max()) > 1:
         return []
     loss = case.task.loss
     inside = bool((values >= 0).all() and (values <= 1).all())
     added = float(loss(values + 1, y) - loss(values, y))
     flat = last in ("relu", "tanh", "hardtanh")
     if measure.kind == "labels" and abs(added) < 1e-3:
-        sums = values.sum(1)
+        sums = values.sum(measure.axis)
         softmaxed = inside and torch.allclose(sums, torch.ones_like(sums), atol=1e-3)
         if softmaxed or (inside and last in ("sigmoid", "softmax")):
             which = "softmax" if softmaxed else last
@@ -199,7 +258,7 @@ def _doubled(case: Case, outputs: Tensor, y: Any) -> list[Finding]:
             [_cut_off(case, last, "cross-entropy wants logits of either sign and any size")] if flat else []
         )
     if measure.kind == "labels" and abs(added + 1) < 1e-3:
-        totals = torch.logsumexp(values, 1)
+        totals = torch.logsumexp(values, measure.axis)
         if torch.allclose(totals, torch.zeros_like(totals), atol=1e-2):
             return []
         return [
@@ -214,7 +273,7 @@ def _doubled(case: Case, outputs: Tensor, y: Any) -> list[Finding]:
                 Treatment("cross-entropy", lambda setup: setup.with_loss(nn.functional.cross_entropy)),
             )
         ]
-    yes_or_no = isinstance(y, Tensor) and bool(((y == 0) | (y == 1)).all()) and y.numel() == outputs.numel()
+    yes_or_no = bool(((y == 0) | (y == 1)).all()) and y.numel() == outputs.numel()
     if not yes_or_no:
         return []
     right = y.reshape(outputs.shape).to(outputs)
@@ -235,18 +294,24 @@ def _undo_sigmoid(module: nn.Module, given: Any, result: Tensor) -> Tensor:
 
 
 def _before(case: Case, which: str, loss: str, undo: Any) -> Finding:
-    """The treatment undoes the nonlinearity exactly, as if it had not been there."""
+    """The treatment undoes the nonlinearity exactly, as if it had not been there.
+
+    A warning also where the network learns all the same: nobody wants it so.
+    """
+    cure = Treatment(
+        f"outputs before {which}", lambda setup: setup.with_weights(lambda m: m.register_forward_hook(undo))
+    )
+    proof = try_cure(case, cure)
     return Finding(
-        Severity.CRITICAL if not outcome_of(case).learns else Severity.WARNING,
+        Severity.CRITICAL if proof.heals else Severity.WARNING,
         f"The outputs go through {which} before {loss}.",
-        "All outputs lie between 0 and 1, so that the loss cannot come near zero and its gradients are small.",
+        "All outputs lie between 0 and 1, so that the loss cannot come near zero and its gradients are small. Without: "
+        f"{proof.sentence}",
         "measured: range and last operation of the outputs",
         f"Return the numbers before {which}, and apply it only to read the answers.",
         f"# in the model's forward: return the values before {which}",
-        Treatment(
-            f"outputs before {which}",
-            lambda setup: setup.with_weights(lambda m: m.register_forward_hook(undo)),
-        ),
+        cure,
+        {SCORE_GAIN: proof.gain},
     )
 
 
@@ -274,11 +339,10 @@ def _bypass_last(case: Case, operation: str) -> Treatment | None:
     )
 
 
-def _out_of_range(case: Case, outputs: Tensor, y: Any) -> list[Finding]:
+def _out_of_range(case: Case, outputs: Tensor, y: Tensor, measure: Measure) -> list[Finding]:
     """Targets that the last nonlinearity cannot return."""
     last = last_operation(outputs)
-    measure = measure_for(outputs, y)
-    if last not in _RANGES or measure is None or measure.kind != "numbers":
+    if last not in _RANGES or measure.kind != "numbers":
         return []
     low, high = _RANGES[last]
     slack = 0.02 * (high - low) if math.isfinite(high - low) else 0.02 * float(y.double().std())
@@ -299,15 +363,9 @@ def _out_of_range(case: Case, outputs: Tensor, y: Any) -> list[Finding]:
     ]
 
 
-def _class_axis(case: Case, outputs: Tensor, y: Any) -> list[Finding]:
+def _class_axis(case: Case, outputs: Tensor, measure: Measure) -> list[Finding]:
     """Cross-entropy takes classes on axis 1; where positions are as many as classes, torch cannot notice a mix-up."""
-    measure = measure_for(outputs, y)
-    swapped = (
-        measure is not None
-        and measure.kind == "labels"
-        and outputs.ndim == 3
-        and outputs.shape[1] == outputs.shape[2]
-    )
+    swapped = measure == Measure("labels") and outputs.ndim == 3 and outputs.shape[1] == outputs.shape[2]
     if not swapped or outcome_of(case).learns:
         return []
     return [
@@ -336,7 +394,7 @@ def _start(case: Case, outputs: Tensor, y: Any) -> list[Finding]:
     start = float(task.loss(outputs, y))
     if not (math.isfinite(constant) and constant > 0 and start > _MUCH_WORSE * constant):
         return []
-    learns = outcome_of(case).learns
+    learns = outcome_of(case).at_ease
     size = float(outputs.double().square().mean().sqrt())
     return [
         Finding(
@@ -347,6 +405,7 @@ def _start(case: Case, outputs: Tensor, y: Any) -> list[Finding]:
             "Make the outputs smaller at the start: divide the weights of the last layer.",
             *_smaller_readout(case),
             {"initial_loss": start, "constant_loss": constant},
+            vague=1,
         )
     ]
 

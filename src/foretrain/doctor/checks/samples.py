@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from foretrain.doctor.baselines import fit_baselines
 from foretrain.doctor.finding import Examination, Finding, Severity, Treatment
-from foretrain.doctor.outcome import bench_of, divide, outcome_of
+from foretrain.doctor.outcome import bench_of, divide, future_share, outcome_of
 from foretrain.doctor.setup import Case, Setup
 from foretrain.support.answers import labelled
 
@@ -30,7 +30,7 @@ _SOURCE = "measured: outputs of the same samples in other company"
 def check(case: Case) -> Examination:
     """Samples apart, in line with their targets, and without what they are to predict."""
     share, module = mixing(case)
-    findings = [*_mixed(case, share, module), *_shifted(case), *_future(case)]
+    findings = [*_mixed(case, share, module), *_other_texts(case), *_shifted(case), *_future(case)]
     if not findings:
         evidence = f"Outputs of the same samples in other batches differ by {share:.1g} of their variation."
         findings = [Finding(Severity.GOOD, "Every answer comes from its own sample.", evidence, _SOURCE)]
@@ -135,6 +135,35 @@ def _samples_first(case: Case, name: str) -> Treatment:
     return Treatment("batch_first=True", lambda setup: setup.with_weights(turn))
 
 
+def _other_texts(case: Case) -> list[Finding]:
+    """Next tokens that belong to other rows: y is x shifted by one position, row by row, but in another order."""
+    x, y = case.task.x, case.task.y
+    tokens = isinstance(x, Tensor) and not x.is_floating_point() and x.ndim == 2
+    if not tokens or not isinstance(y, Tensor) or y.shape != x.shape or x.shape[1] < 4:
+        return []
+    rows = {tuple(row): place for place, row in enumerate(x[:, 1:].tolist())}
+    places = [rows.get(tuple(row), -1) for row in y[:, :-1].tolist()]
+    elsewhere = [place for number, place in enumerate(places) if place >= 0 and place != number]
+    if len(elsewhere) < 0.5 * len(x):
+        return []
+    order = torch.tensor([place if place >= 0 else number for number, place in enumerate(places)])
+    back = torch.arange(len(x))
+    back[order] = torch.arange(len(x))
+    return [
+        Finding(
+            Severity.CRITICAL,
+            "Targets belong to other rows: y has the next tokens of other texts.",
+            f"{len(elsewhere)} of {len(x)} rows of y continue another row of x than their own.",
+            "measured: rows of y among those of x, one position later",
+            "Shuffle x and y together, or not at all.",
+            "y = torch.cat([x[:, 1:], y[:, -1:]], 1)  # the next tokens of the same text",
+            Treatment(
+                "y in the order of x", lambda setup: setup.with_targets(setup.task.y[back.to(y.device)])
+            ),
+        )
+    ]
+
+
 def _shifted(case: Case) -> list[Finding]:
     """Where baselines find little, targets may be a row off."""
     bench, task, apart = bench_of(case.setup), case.task, divide(case.setup).apart
@@ -147,8 +176,7 @@ def _shifted(case: Case) -> list[Finding]:
         moved = divide(shifted(case.setup, shift))
         outputs = case.model(task.x[:2]).detach()
         known, wanted = (measure.targets(part.y, outputs) for part in (moved.training, moved.held_out))
-        classes = outputs.shape[1] if outputs.ndim > 1 else 1
-        _, baselines = fit_baselines((moved.training.x, known), (moved.held_out.x, wanted), measure, classes)
+        _, baselines = fit_baselines((moved.training.x, known), (moved.held_out.x, wanted), measure)
         best = max(baselines[1:], key=lambda one: one.score, default=None)
         if best is None:
             continue
@@ -182,22 +210,11 @@ def _future(case: Case) -> list[Finding]:
         return []
     if not float((y[:, :-1] == x[:, 1:]).double().mean()) > 0.9:
         return []
-    some, middle = x[:_SAMPLES].clone(), x.shape[1] // 2
-    other = some.clone()
-    other[:, middle:] = x[torch.randperm(len(x), generator=torch.Generator().manual_seed(0))[: len(some)]][
-        :, middle:
-    ]
-    with torch.no_grad():
-        outputs, changed = case.model(some), case.model(other)
-    axis = next((a for a in (1, 2) if a < outputs.ndim and outputs.shape[a] == x.shape[1]), None)
-    if outputs.ndim == 3 and outputs.shape[2] == x.shape[1]:
-        axis = 2  # classes were moved to axis 1
-    if axis is None:
-        return []
-    before = (outputs - changed).narrow(axis, 0, middle).abs().mean()
-    share = float(before / (outputs - outputs.mean(0)).abs().mean().clamp_min(1e-12))
+    judge = bench_of(case.setup).judge
+    share = 0.0 if judge is None else future_share(case.model, x, judge.measure)
     if share < _DIFFERENT:
         return []
+    middle = x.shape[1] // 2
     return [
         Finding(
             Severity.CRITICAL,

@@ -34,6 +34,11 @@ _UNSEEN = 1e-4  # of the largest gradient: a position that answers do not see, o
 _TELLS = 0.3  # of what the best position tells
 _SATURATED = 0.1  # of the largest entropy: attention lies on one key
 _SURE = 3.0
+_MANY = 0.3  # of the positions
+_MOSTLY = 0.95
+_SHUT = 0.05  # mean of a gate
+_FLAT_SIGMOID = 0.02  # its slope; 0.25 is the steepest
+_GATED = (nn.LSTM, nn.GRU, nn.LSTMCell, nn.GRUCell)
 _SOURCE = "measured: readouts of single positions, and gradients of the answers by them"
 
 
@@ -44,13 +49,13 @@ def check(case: Case) -> Examination:
     vectors = isinstance(x, Tensor) and x.ndim == 3 and x.is_floating_point()
     if not (tokens or vectors) or x.shape[1] < 2:
         raise NotSupportedError("the inputs have no axis of positions: there is no sequence.")
-    if outcome.learns:
+    if outcome.at_ease:
         fine = Finding(
             Severity.GOOD, "Answers see what they need of the sequence.", outcome.sentence, _SOURCE
         )
         return Examination((fine,))
     relevance, influence = position_relevance(case), position_influence(case)
-    findings = [*_attention(case), *_blind(relevance, influence), *_order(case, tokens)]
+    findings = [*_attention(case), *_gates(case), *_blind(relevance, influence), *_order(case, tokens)]
     if not findings:
         said = "Answers see the positions that tell about the target."
         findings = [Finding(Severity.GOOD, said, f"{x.shape[1]} positions were looked at.", _SOURCE)]
@@ -67,13 +72,11 @@ def position_relevance(case: Case) -> Array:
     if bench.judge is None or bench.known is None or not division.apart:
         return np.zeros(positions)
     judge, known = bench.judge, bench.known[:_SAMPLES]
-    outputs = case.model(division.held_out.x[:1])
-    classes = outputs.shape[1] if outputs.ndim > 1 else 1
     constant = judge.scores(judge.usual.expand_as(judge.wanted))
     gains = []
     for position in range(positions):
         rows, others = (part.x[:, position : position + 1] for part in (division.training, division.held_out))
-        gain = fit_readout(rows[:_SAMPLES], known, others, judge, classes).scores - constant
+        gain = fit_readout(rows[:_SAMPLES], known, others, judge).scores - constant
         sure = gain.mean() > _SURE * gain.std() / max(1, len(gain) - 1) ** 0.5
         gains.append(float(gain.mean()) if sure else 0.0)
     return np.array(gains)
@@ -114,11 +117,11 @@ def position_influence(case: Case) -> Array:
 
 def _blind(relevance: Array, influence: Array) -> list[Finding]:
     if not relevance.max(initial=0.0) > 0 or len(relevance) != len(influence):
-        return []
+        return _faded(influence)
     telling = relevance > _TELLS * relevance.max()
     unseen = np.flatnonzero(telling & (influence < _UNSEEN))
     if not len(unseen):
-        return []
+        return _faded(influence)
     exact = float(influence[unseen].max()) == 0
     seen = int(np.argmax(influence))
     how = "not at all" if exact else f"by {influence[unseen].max():.1g} of what they see of position {seen}"
@@ -136,6 +139,116 @@ def _blind(relevance: Array, influence: Array) -> list[Finding]:
             numbers={"relevance": float(relevance.max()), "influence": float(influence[unseen].max())},
         )
     ]
+
+
+def _faded(influence: Array) -> list[Finding]:
+    """Positions that answers do not see, where it is not known whether they matter."""
+    unseen = influence < _UNSEEN
+    if unseen.mean() < _MANY:
+        return []
+    exact, seen = bool((influence[unseen] == 0).all()), np.flatnonzero(~unseen)
+    span = f"{seen[0]}" if len(seen) == 1 else f"{seen[0]} to {seen[-1]}"
+    title = f"Answers do not depend on {int(unseen.sum())} of {len(unseen)} positions: they see only {span}."
+    if not exact:
+        title = (
+            f"Memory fades: answers hardly see {int(unseen.sum())} of {len(unseen)} positions, only {span}."
+        )
+    return [
+        Finding(
+            Severity.WARNING,
+            title,
+            f"The gradient of the answers by the unseen positions is at most {influence[unseen].max():.1g} of the largest.",
+            _SOURCE,
+            "Look at which step the answer is read from, and at masks. If the delay is meant, states must hold what they saw "
+            "over time: forget gates near one, orthogonal recurrent weights, attention, or shorter sequences.",
+            numbers={"unseen": float(unseen.mean())},
+            vague=0 if exact else 1,
+        )
+    ]
+
+
+def _gates(case: Case) -> list[Finding]:
+    """Gates that are open or shut for all samples and steps: of torch's cells, and sigmoids in loops of one's own."""
+    kept: dict[str, tuple[nn.Module, Tensor]] = {}
+
+    def keep(name: str) -> Any:
+        def hook(module: Any, given: Any, result: Any) -> None:
+            x = given[0]
+            weight, bias = (
+                getattr(module, key, getattr(module, f"{key}_l0", None)) for key in ("weight_ih", "bias_ih")
+            )
+            if isinstance(x, Tensor) and isinstance(weight, Tensor) and isinstance(bias, Tensor):
+                other = getattr(module, "bias_hh", getattr(module, "bias_hh_l0", 0.0))
+                gates = nn.functional.linear(x, weight, bias) + other
+                kept.setdefault(name, (module, torch.sigmoid(gates.reshape(-1, gates.shape[-1]))))
+
+        return hook
+
+    cells = [(n, m) for n, m in case.model.named_modules() if isinstance(m, _GATED)]
+    handles = [module.register_forward_hook(keep(name)) for name, module in cells]
+    try:
+        with torch.no_grad():
+            _, calls = watch(case.model, case.task.x[:_SEEN_BY], {"sigmoid"})
+    finally:
+        for handle in handles:
+            handle.remove()
+    for name, (module, gates) in kept.items():
+        lstm = isinstance(module, nn.LSTM | nn.LSTMCell)
+        kinds = (("input", 0, 0.0), ("forget", 1, 1.0), ("output", 3, 0.0)) if lstm else (("update", 1, 0.0),)
+        parts = gates.chunk(4 if lstm else 3, -1)
+        for kind, place, wanted in kinds:
+            # A GRU keeps its state where the gate is open, an LSTM where it is not shut.
+            mean = float(parts[place].mean())
+            if (mean < _SHUT) if lstm else (mean > 1 - _SHUT):
+                return [_shut_gates(name, kind, place, wanted, mean)]
+    by_line: dict[str, list[Tensor]] = {}
+    for call in calls:
+        if isinstance(call.result, Tensor) and call.line:
+            by_line.setdefault(call.line, []).append(call.result.flatten())
+    for line, parts_of in by_line.items():
+        values = torch.cat(parts_of)
+        share = float((values * (1 - values) < _FLAT_SIGMOID).double().mean())
+        if len(parts_of) > 1 and share > _MOSTLY:
+            return [
+                Finding(
+                    Severity.WARNING,
+                    f"Gates are saturated: {share:.0%} of the values of a sigmoid are 0 or 1 ({line}).",
+                    f"Their mean is {float(values.mean()):.3g}; a gate that is shut or open for all samples and steps passes no "
+                    "gradient, and states forget all or nothing.",
+                    "measured: the calls of sigmoid",
+                    "Make weights and biases of this gate smaller.",
+                    numbers={"saturated": share},
+                )
+            ]
+    return []
+
+
+def _shut_gates(name: str, kind: str, place: int, wanted: float, mean: float) -> Finding:
+    def reset(model: nn.Module) -> None:
+        for key, bias in model.get_submodule(name).named_parameters():
+            if key.startswith("bias"):
+                size = len(bias) // (3 if kind == "update" else 4)
+                bias[place * size : (place + 1) * size] = wanted if key.startswith("bias_ih") else 0.0
+
+    parts = 3 if kind == "update" else 4
+    code = f"for key, bias in model.get_submodule({name!r}).named_parameters():\n    if key.startswith('bias'):\n"
+    code += f"        n = len(bias) // {parts}\n        with torch.no_grad():\n"
+    code += (
+        f"            bias[{place} * n : {place + 1} * n] = {wanted} if key.startswith('bias_ih') else 0.0"
+    )
+    does = {"forget": "states forget within a step", "update": "states keep what they are and hardly change"}
+    return Finding(
+        Severity.WARNING,
+        f"The {kind} gates of {name!r} are {'open' if kind == 'update' else 'shut'}: "
+        f"{does.get(kind, 'hardly anything passes them')}.",
+        f"Their mean over samples, steps and units is {mean:.2g}.",
+        "measured: gates from inputs and biases",
+        f"Set the biases of the {kind} gates to {wanted:g}.",
+        code,
+        Treatment(f"biases of {kind} gates {wanted:g}", lambda setup: setup.with_weights(reset)),
+        {"gate": mean},
+        (name,),
+    )
 
 
 def _attention(case: Case) -> list[Finding]:
@@ -160,21 +273,34 @@ def _attention(case: Case) -> list[Finding]:
                 Treatment("softmax over the keys", lambda s: s.with_weights(lambda m: intercept(m, rule))),
             )
         ]
+    own = [share for call in calls if (share := _own_share(call)) is not None]
+    if own and min(own) > _MOSTLY:
+        return [
+            Finding(
+                Severity.CRITICAL,
+                "Attention does not see other positions: every query looks at itself alone, as if masked.",
+                f"{min(own):.1%} of the weights of all {len(own)} attentions lie on the diagonal.",
+                "measured: the weights of attention",
+                "Look at the mask: what is hidden must be the future or padding, not all others.",
+                "mask = torch.ones(length, length, dtype=torch.bool).tril()  # True where a query may look",
+            )
+        ]
     entropies = [value for call in calls if (value := _entropy(call)) is not None]
-    if not entropies or not max(entropies) < _SATURATED:
+    if not entropies or not min(entropies) < _SATURATED:
         return []
     rule = Rule(frozenset(names), _softened)
     return [
         Finding(
             Severity.WARNING,
             "Attention is saturated: every query looks at one key only, and hardly any gradient passes through softmax.",
-            f"The entropy of the weights is {max(entropies):.2g} of the largest at most, in all {len(entropies)} attentions: scores "
+            f"In {sum(one < _SATURATED for one in entropies)} of {len(entropies)} attentions the entropy of the weights is at "
+            f"most {_SATURATED:g} of the largest, the least {min(entropies):.2g}: scores "
             "are too large (embeddings or projections of large size, a missing 1/sqrt(d), a small temperature).",
             "measured: the weights of attention",
             "Divide the scores by sqrt(d), and make embeddings and projections of ordinary size.",
             "scores = q @ k.transpose(-2, -1) / q.shape[-1] ** 0.5",
             Treatment("scores of size one", lambda s: s.with_weights(lambda m: intercept(m, rule))),
-            {"entropy": max(entropies)},
+            {"entropy": min(entropies)},
         )
     ]
 
@@ -240,6 +366,14 @@ def _entropy(call: Call) -> float | None:
     choices = (weights > 0).sum(-1).clamp_min(weights.shape[-1] // 2)
     entropy = -(weights * weights.clamp_min(1e-300).log()).sum(-1) / choices.double().log().clamp_min(1e-9)
     return float(entropy.median())
+
+
+def _own_share(call: Call) -> float | None:
+    """Of the weights of attention, what lies on the query's own position; None where there is nothing else."""
+    weights = _weights(call)
+    if weights is None or weights.shape[-1] != weights.shape[-2] or weights.shape[-1] < 3:
+        return None
+    return float(weights.diagonal(dim1=-2, dim2=-1)[..., 1:].mean())  # the first may have no other to look at
 
 
 def _softened(func: Any, arguments: tuple[Any, ...], options: Any) -> Any:
