@@ -33,7 +33,6 @@ CONSTANT = 1e-6  # a feature that varies by less than this part of its mean is c
 _SAMPLES = 512  # for the eigenvalues of the second moments
 _LEARNED = 0.9  # of what a linear readout can learn
 _REACHED = 1e-10  # of the largest eigenvalue: smaller ones are rounding
-_MUCH = 0.25  # of what the best baseline gains: what a network that learns must gain by a cure
 _MOST_DUPLICATES = 0.01  # share of samples that stand beside an equal input with another target
 _RARE = 1 / 50  # of the commonest class
 
@@ -186,7 +185,7 @@ def _offset(case: Case, offset: float, deviation: float) -> list[Finding]:
 def _worth(case: Case, cure: Treatment) -> bool:
     """Whether a network that does not learn is tried with the cure, or one that does gains much by it."""
     proof = try_cure(case, cure)
-    return not outcome_of(case).learns or (proof.helps and proof.share > _MUCH)
+    return not outcome_of(case).learns or proof.worth
 
 
 def output_bias(case: Case) -> str | None:

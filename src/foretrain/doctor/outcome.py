@@ -517,13 +517,22 @@ class Outcome(Result):
         return Status.LEARNS
 
     @property
+    def fitted(self) -> float:
+        """How far answers for the training samples came, from those of a constant (0) to perfect ones (1)."""
+        constant = self.bench.baselines[0].score if self.scored else 0.0
+        return (
+            max(0.0, (self.course.trained_score - constant) / max(1 - constant, 1e-9))
+            if self.scored
+            else math.nan
+        )
+
+    @property
     def _fits(self) -> bool:
         """Whether the training samples are answered far better than by a constant."""
         if not self.scored:
             start = self.constant if math.isfinite(self.constant) else float(self.course.losses[0])
             return float(np.median(self.course.losses[-10:])) < (1 - _FITTED) * start
-        constant = self.bench.baselines[0].score
-        return self.course.trained_score - constant > _FITTED * (1 - constant)
+        return self.fitted > _FITTED
 
     @cached_property
     def rising(self) -> bool:
@@ -549,7 +558,7 @@ class Outcome(Result):
     @property
     def at_ease(self) -> bool:
         """Whether it was seen to learn within the first, short training: nothing holds it back."""
-        return self.learns and not self.longer
+        return self.learns and self.arrived and not self.longer
 
     @property
     def learns(self) -> bool:
@@ -735,7 +744,7 @@ def _error(values: Array) -> float:
 
 
 def _shown(score: float) -> str:
-    return f"{score:.3g}" if score > -10 else "far below 0"
+    return f"{round(score, 4) + 0.0:.3g}" if score > -10 else "far below 0"
 
 
 def _finite(value: float) -> float | None:

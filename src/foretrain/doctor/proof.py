@@ -28,6 +28,7 @@ _WORTH = 0.02  # of a score: less is no cure
 _WORTH_OF_BASELINE = (
     0.25  # of what the best baseline gains: a cure that gains less does not touch what stops it
 )
+_CLEARLY = 0.05  # of a score of the training samples
 _LEFT = 0.98  # of the first loss: a network that ends above has not moved
 _UNDONE = 0.5  # of what was learned, at most, may a treatment take
 
@@ -78,12 +79,29 @@ class Proof:
         gain, error = self._difference
         if gain > max(_WORTH, _SURE * error):
             return True
-        return self._lower_loss and gain > -_SURE * error
+        return (self._lower_loss or self._fits_better) and gain >= -_SURE * error
 
     @property
     def _lower_loss(self) -> bool:
         before, after = self.given.course.end, self.cured.course.end
         return self.same_loss and after < before / _DIFFERENCE and math.isfinite(after)
+
+    @property
+    def higher_loss(self) -> bool:
+        """Whether the loss ends clearly above that without the cure, whatever the answers are."""
+        return self.same_loss and self.cured.course.end > _DIFFERENCE * self.given.course.end
+
+    @property
+    def _fits_better(self) -> bool:
+        """Whether a network that was not at ease gets clearly nearer to the training samples, if not to others."""
+        given, cured = self.given, self.cured
+        nearer = cured.course.trained_score - given.course.trained_score > _CLEARLY
+        return nearer and not given.at_ease and cured.fitted - given.fitted > _WORTH_OF_BASELINE
+
+    @property
+    def worth(self) -> bool:
+        """Whether it helps by so much that what it cures is what holds learning back."""
+        return self.helps and (self.share > _WORTH_OF_BASELINE or self._fits_better)
 
     @property
     def share(self) -> float:
@@ -139,51 +157,54 @@ def _proved(case: Case, finding: Finding) -> Finding:
         return replace(finding, severity=Severity.NOTE if finding.vague else Severity.WARNING)
     if cure is None or finding.severity > Severity.WARNING or known:
         return finding  # the last have been tried already
-    proof, learns = try_cure(case, cure), outcome.learns
-    if learns and proof.helps and proof.share < _WORTH_OF_BASELINE:
+    proof = try_cure(case, cure)
+    if not proof.helps or proof.higher_loss:  # at another rate it may
+        both, suited = _at_suited_rate(case, finding, cure)
+        if suited is not None and suited.helps and not (proof.helps and suited.higher_loss):
+            finding, proof = both, suited
+    evidence = finding.evidence.rstrip(".")
+    if not proof.helps and (outcome.learns or not proof.still):
+        return replace(
+            finding,
+            severity=Severity.NOTE,
+            evidence=f"{evidence}. Tried ({cure.name}): {proof.sentence}",
+            advice="Leave it as it is: this network learns no better with the cure.",
+            code="",
+            treatment=None,
+        )
+    if outcome.learns and not proof.worth:
         advice = f"It learns without as well ({proof.sentence.rstrip('.')}). {finding.advice}"
         return replace(finding, severity=Severity.NOTE, advice=advice)
-    if proof.helps or (proof.still and not learns):
-        severity = Severity.CRITICAL if proof.heals else finding.severity
-        if not learns and not proof.heals and proof.share < _WORTH_OF_BASELINE:
-            severity = Severity.WARNING  # not what stops it
-        numbers = {**finding.numbers, SCORE_GAIN: proof.gain}
-        evidence = (
-            f"{finding.evidence.rstrip('.')}. With the cure: {proof.sentence}"
-            if proof.helps
-            else finding.evidence
-        )
-        return replace(finding, severity=severity, numbers=numbers, evidence=evidence)
-    treated = with_chosen_rate(cure.apply(case.setup))
-    if treated.recipe.is_descent and not treated.recipe.chosen:
-        factor = float(f"{edge(Case(treated)).recommended / treated.recipe.rate:.3g}")
-
-        def apply(setup: Setup) -> Setup:
-            cured = cure.apply(setup)
-            return cured.with_recipe(cured.recipe.scaled(factor))
-
-        both = Treatment(f"{cure.name}, learning rate x {factor:.3g}", apply)
-        suited = try_cure(case, both)
-        if suited.helps:
-            rate = treated.recipe.rate * factor
-            return replace(
-                finding,
-                severity=Severity.CRITICAL if suited.heals else finding.severity,
-                advice=f"{finding.advice.rstrip('.')}; the learning rate that suits it then is {rate:.2g}.",
-                code=f"{finding.code}\n{rate_code(factor)}" if finding.code else "",
-                treatment=both,
-                numbers={**finding.numbers, SCORE_GAIN: suited.gain},
-                evidence=f"{finding.evidence.rstrip('.')}. With the cure: {suited.sentence}",
-            )
-        proof = suited if suited.gain > proof.gain else proof
+    severity = Severity.CRITICAL if proof.heals else finding.severity
+    if not proof.heals and not proof.worth:
+        severity = Severity.WARNING  # not what stops it
     return replace(
         finding,
-        severity=Severity.NOTE,
-        evidence=f"{finding.evidence.rstrip('.')}. Tried ({cure.name}): {proof.sentence}",
-        advice="Leave it as it is: this network learns no better with the cure.",
-        code="",
-        treatment=None,
+        severity=severity,
+        numbers={**finding.numbers, SCORE_GAIN: proof.gain},
+        evidence=f"{evidence}. With the cure: {proof.sentence}" if proof.helps else finding.evidence,
     )
+
+
+def _at_suited_rate(case: Case, finding: Finding, cure: Treatment) -> tuple[Finding, Proof | None]:
+    """The finding with a cure that also takes the rate which suits the cured network, where descent has one."""
+    treated = with_chosen_rate(cure.apply(case.setup))
+    if not treated.recipe.is_descent or treated.recipe.chosen:
+        return finding, None
+    factor = float(f"{edge(Case(treated)).recommended / treated.recipe.rate:.3g}")
+
+    def apply(setup: Setup) -> Setup:
+        cured = cure.apply(setup)
+        return cured.with_recipe(cured.recipe.scaled(factor))
+
+    rate = treated.recipe.rate * factor
+    both = replace(
+        finding,
+        advice=f"{finding.advice.rstrip('.')}; the learning rate that suits it then is {rate:.2g}.",
+        code=f"{finding.code}\n{rate_code(factor)}" if finding.code else "",
+        treatment=Treatment(f"{cure.name}, learning rate x {factor:.3g}", apply),
+    )
+    return both, try_cure(case, both.treatment or cure)
 
 
 def spare(case: Case, examination: Examination) -> Examination:

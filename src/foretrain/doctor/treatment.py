@@ -116,6 +116,8 @@ def make_plan(diagnosis: Diagnosis) -> Plan:
                 for finding in seen[check.name].findings
                 if finding.treatment is not None and finding.severity <= Severity.WARNING
             ]
+            done = {step.treatment.name for step in steps if step.check == check.name}
+            found = [step for step in found if step.treatment.name not in done]
             if not found:
                 break
             steps.append(min(found, key=lambda step: (step.finding.severity, step.finding.vague)))

@@ -188,7 +188,7 @@ def _cut(case: Case, names: list[str], count: int, numbers: dict[str, float]) ->
         evidence += f" In the forward pass {', '.join(sorted({call.name for call in calls}))} ends the way."
     detached = {call.name for call in calls} & {"detach", "data", "round", "sign", "floor"}
     treatment = None
-    if detached:
+    if detached and not {call.name for call in calls} & {"numpy", "tolist", "item"}:
         rule = Rule(frozenset(detached), pass_on)
         treatment = Treatment(
             f"without {', '.join(sorted(detached))}",

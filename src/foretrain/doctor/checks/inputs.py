@@ -47,7 +47,6 @@ _SUSPECT = 30.0  # times fewer steps for a linear readout of standardised inputs
 _FAR = 20.0  # times larger or smaller than 1
 _EXTREME = 100.0  # times: worth a note even where the network bears it
 _CLEARLY = 0.15  # of a score
-_MUCH = 0.25  # of what the best baseline gains: what a network that learns must gain to be faulted
 _MOST_CLASSES = 1000
 
 
@@ -151,7 +150,7 @@ def _inputs(case: Case, features: Features) -> tuple[Finding, dict[str, Run]]:
     extreme = (
         features.steps > _EXTREME * features.standard_steps or not 1 / _EXTREME < features.size < _EXTREME
     )
-    if not proof.helps or (outcome.learns and proof.share < _MUCH):
+    if not proof.worth and not proof.heals:
         if not extreme:
             return fine, runs
         # It trains as well as it would without: worth a note where it is extreme.

@@ -35,7 +35,6 @@ _SMALL_BATCH = 16
 _USUAL_RATE = 1e-3
 _NOISY = 0.3  # of the variation of outputs between samples, from one pass to the next
 _ODD_SIZE = 4.0  # times the usual size of weights
-_WORTH = 0.25  # of what the best baseline gains over a constant: a change that gains less is not the cause
 
 
 @dataclass(frozen=True)
@@ -58,11 +57,13 @@ def check(case: Case) -> Examination:
         return Examination((fine,))
     helped, scores = list[Finding](), dict[str, float]()
     for change in changes_for(case):
+        if outcome.learns and change.vague:
+            continue  # it learns, if slowly: only a fault is worth a word
         if change.last and any(one.severity is Severity.CRITICAL for one in helped):
             break
         proof = try_cure(case, change.treatment)
         scores[change.treatment.name] = proof.after
-        if proof.helps and (proof.share > _WORTH or (proof.heals and not outcome.learns)):
+        if proof.worth or (proof.helps and proof.heals and not outcome.learns):
             severity = Severity.CRITICAL if proof.heals and not outcome.learns else Severity.WARNING
             evidence = f"{outcome.evidence} With {change.treatment.name} instead: {proof.sentence}"
             numbers = {SCORE_GAIN: proof.gain, "score": proof.after}

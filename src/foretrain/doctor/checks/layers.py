@@ -25,6 +25,7 @@ _SAMPLES = 1024
 _LITTLE = 0.2  # of what the best readout gains over a constant
 _FEATURES = 512  # of a module's result; more are projected at random
 _SURE = 3.0
+_NARROW = 4  # numbers for a sample
 _COPIES = 0.5  # of the units of a layer
 _ALIKE = 1e-5  # relative difference of the weights of copies
 _STRAIGHT = 1e-4
@@ -161,17 +162,21 @@ def _lost(probes: list[Probe], constant: float) -> list[Finding]:
     if module.varies < 1e-6:
         reason = "its result is the same for all samples"
     kind = f" ({module.kind})" if module.kind else ""
+    narrow = module.width <= _NARROW < last.width and module.varies > 1e-6
+    title = f"What the inputs tell about the targets is lost in {module.name!r}{kind}: {reason}."
+    if narrow:
+        title = f"{module.name!r}{kind} is a bottleneck: what the inputs tell is lost in {reason}."
     return [
         Finding(
             Severity.CRITICAL,
-            f"What the inputs tell about the targets is lost in {module.name!r}{kind}: {reason}.",
+            title,
             f"A linear readout or nearest neighbours get {best.score:.3g} from {best.name}, {last.score:.3g} from {last.name}, "
             f"and from {module.name} on about what a constant has, {constant:.3g}.",
             "measured: simple learners of every module's result, on samples held out",
             "Let more through there: more units, less pooling or another place to read from, and weights of ordinary size.",
             numbers={"before": last.score, "width": float(module.width)},
             where=(module.name,),
-            vague=2,
+            vague=0 if narrow else 2,
         )
     ]
 
@@ -248,7 +253,8 @@ def _straight(case: Case) -> list[Finding]:
     with torch.no_grad():
         a, b = case.model(first), case.model(second)
         bent = case.model(0.3 * first + 0.7 * second) - 0.3 * a - 0.7 * b
-    if float(bent.abs().mean()) > _STRAIGHT * float((a - b).abs().mean() + 1e-12):
+    apart = float((a - b).abs().mean())
+    if float(bent.abs().mean()) > _STRAIGHT * apart or not apart > 1e-6 * float(a.abs().mean()):
         return []
     names = [name for name, _ in layers[:-1]]
 
