@@ -42,11 +42,14 @@ class Measure:
     axis: int = 1
     ignored: tuple[int, ...] = ()
     unread: tuple[int, ...] = ()
+    balanced: bool = False  # every class counts as much as every other, however rare it is
 
     @property
     def name(self) -> str:
         """In words."""
-        return "explained variance" if self.kind == "numbers" else "accuracy"
+        if self.kind == "numbers":
+            return "explained variance"
+        return "balanced accuracy" if self.balanced else "accuracy"
 
     def targets(self, y: Tensor, outputs: Tensor) -> Tensor:
         """What is to be answered: labels (samples, any), or numbers (samples, any)."""
@@ -124,6 +127,9 @@ class Judge:
             else torch.ones_like(self.wanted, dtype=torch.bool)
         )
         right = ((answers == self.wanted) & counted).sum(1) / counted.sum(1).clamp_min(1)
+        if self.measure.balanced:
+            _, places, counts = torch.unique(self.wanted[:, 0], return_inverse=True, return_counts=True)
+            right = right * (len(right) / (len(counts) * counts.double()))[places]
         return right.double().cpu().numpy()
 
     def read(self, outputs: Tensor, training: tuple[Tensor, Tensor] | None = None) -> Tensor:
@@ -305,6 +311,8 @@ def _columns(judge: Judge, known: Tensor) -> Tensor:
 def _answers(judge: Judge, columns: Tensor, known: Tensor) -> Tensor:
     """The way back from columns to answers."""
     columns = columns.to(judge.wanted.device)
+    if judge.measure.balanced:  # by how much likelier than usual each class is
+        columns = columns / _columns(judge, known).mean(0).to(columns)
     if judge.measure.kind == "labels":
         labels = torch.unique(known)
         return labels[labels >= 0][columns.reshape(len(columns), known.shape[1], -1).argmax(2)]

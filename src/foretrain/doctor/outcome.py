@@ -74,6 +74,8 @@ _NEAR = 0.8  # of what the best baseline gains: a network that is still rising m
 _ENOUGH = 0.5  # of what the best baseline gains: below, the network has learned less than a simple learner
 _LITTLE = 0.03  # of the loss of a constant: less is no proof of learning where answers cannot be scored
 _SEES = 1e-3  # of the variation of the answers: less is rounding
+_FEW = 8  # samples that any network should learn by heart
+_ONE_CLASS = 0.9  # of the labels: an answer for all samples would pass for a good one
 _LOOKED_AHEAD = 8
 _FITTED = 0.5  # of the way from the constant to perfect answers, on the training samples
 
@@ -346,8 +348,11 @@ def as_counted(measure: Measure, task: Task, outputs: Tensor) -> Measure:
 
     A label of whole samples is not left out: who gives a sample wants it learned.
     """
-    if measure.kind != "labels" or task.y.ndim < 2 or task.y.shape == outputs.shape:
+    if measure.kind != "labels" or task.y.shape == outputs.shape:
         return measure
+    if task.y.ndim < 2:
+        shares = torch.bincount(task.y.clamp_min(0)).double() / len(task.y)
+        return replace(measure, balanced=float(shares.max()) > _ONE_CLASS and int((shares > 0).sum()) > 1)
     labels, counts = task.y.reshape(len(task.y), -1), counted_positions(task, outputs, measure)
     unread = tuple((~counts.any(0)).nonzero().ravel().tolist())
     read = counts.any(0).expand_as(labels)
@@ -715,6 +720,18 @@ def observe(setup: Setup, seconds: float = 2.5) -> Outcome:
 def observe_briefly(setup: Setup) -> Outcome:
     """One short training, however it ends: what cures are compared by."""
     return _observe(setup, setup.training_seconds, 1)
+
+
+@once
+def learned_by_heart(case: Case) -> float:
+    """How much of the loss of a few samples goes away when the network is trained on them alone, as given; 1 is all."""
+    few = case.task.taken(torch.arange(min(_FEW, len(case.task.x))))
+    run = train(replace(case.setup, task=few, batch_size=None, known={}), case.setup.training_seconds)
+    if run.error or run.diverged:
+        return 0.0
+    best = constant_loss(replace(case.setup, task=few, known={}))
+    start = min(best, float(run.losses[0])) if math.isfinite(best) else float(run.losses[0])
+    return 1 - float(np.min(run.losses)) / start if start > 0 else math.nan
 
 
 @once

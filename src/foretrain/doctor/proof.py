@@ -158,9 +158,9 @@ def _proved(case: Case, finding: Finding) -> Finding:
     if cure is None or finding.severity > Severity.WARNING or known:
         return finding  # the last have been tried already
     proof = try_cure(case, cure)
-    if not proof.helps or proof.higher_loss:  # at another rate it may
+    if not proof.worth or proof.higher_loss:  # at another rate it may be
         both, suited = _at_suited_rate(case, finding, cure)
-        if suited is not None and suited.helps and not (proof.helps and suited.higher_loss):
+        if suited is not None and suited.helps and (not proof.helps or suited.gain > proof.gain):
             finding, proof = both, suited
     evidence = finding.evidence.rstrip(".")
     if not proof.helps and (outcome.learns or not proof.still):

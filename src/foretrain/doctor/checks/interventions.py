@@ -8,6 +8,7 @@ hides many causes; it is said only where nothing else helped.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -16,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from foretrain.compare.bundle import Bundle
 from foretrain.doctor.calls import Rule, intercept, pass_on, watch
 from foretrain.doctor.data import feature_axis, standardised, standardising_code
 from foretrain.doctor.finding import SCORE_GAIN, Examination, Finding, Severity, Treatment
@@ -33,6 +35,11 @@ _LARGE_EPSILON = 1e-5
 _LARGE_MOMENTUM = 0.95
 _SMALL_BATCH = 16
 _USUAL_RATE = 1e-3
+_HALF = (torch.float16, torch.bfloat16)
+_UNEQUAL = 5.0  # times as many labels of the commonest class as of the rarest
+_TINY_OUTPUTS = 0.02  # of the size that is wanted
+_SMALL_OUTPUTS = 0.2  # the same, as a network should start with
+_LARGE_NORM_EPSILON = 0.01
 _NOISY = 0.3  # of the variation of outputs between samples, from one pass to the next
 _ODD_SIZE = 4.0  # times the usual size of weights
 
@@ -59,7 +66,7 @@ def check(case: Case) -> Examination:
     for change in changes_for(case):
         if outcome.learns and change.vague:
             continue  # it learns, if slowly: only a fault is worth a word
-        if change.last and any(one.severity is Severity.CRITICAL for one in helped):
+        if any(one.severity is Severity.CRITICAL and (change.last or not one.vague) for one in helped):
             break
         proof = try_cure(case, change.treatment)
         scores[change.treatment.name] = proof.after
@@ -100,12 +107,131 @@ def scores_of(scores: dict[str, float]) -> dict[str, Any]:
 def changes_for(case: Case) -> Iterator[Change]:
     """Those that apply, the likeliest first."""
     yield from _optimizer_options(case)
+    yield from _schedule(case)
+    yield from _precision(case)
     yield from _noise(case)
+    yield from _detached(case)
+    yield from _class_weights(case)
     yield from _batches(case)
     yield from _statistics(case)
     yield from _weights(case)
+    yield from _outputs(case)
     yield from _inputs(case)
     yield from _adam(case)
+
+
+def _schedule(case: Case) -> Iterator[Change]:
+    """A schedule that leaves too little of the rate, from the start or too soon."""
+    groups = case.recipe.groups
+    if not any(group.schedule for group in groups):
+        return
+    steps = len(outcome_of(case).course.losses)
+    factors = [
+        group.rate_at(step) / max(group.rate, 1e-300) for group in groups for step in (0, steps // 2, steps)
+    ]
+    flat = replace(case.recipe, groups=tuple(replace(group, schedule=()) for group in groups))
+    yield Change(
+        f"The schedule leaves {min(factors):.2g} of the learning rate, too little to learn at.",
+        "Let the rate fall later and less, or warm up over fewer steps.",
+        "# leave out scheduler.step(), or lengthen the schedule",
+        Treatment("no schedule", lambda setup: setup.with_recipe(flat)),
+    )
+
+
+def _precision(case: Case) -> Iterator[Change]:
+    """Weights in half precision, in which small steps are rounded away."""
+    half = {str(p.dtype).removeprefix("torch.") for p in case.setup.model.parameters() if p.dtype in _HALF}
+    if not half or isinstance(case.task.x, Bundle):
+        return
+
+    def widen(setup: Setup) -> Setup:
+        wide = setup.with_weights(lambda model: model.float())
+        x, y = (
+            v.float() if isinstance(v, Tensor) and v.dtype in _HALF else v
+            for v in (setup.task.x, setup.task.y)
+        )
+        return replace(wide, task=replace(wide.task, x=x, y=y), known={})
+
+    yield Change(
+        f"The weights are in {', '.join(sorted(half))}: steps that are small beside them are rounded away.",
+        "Keep the weights in float32, and use torch.autocast for the passes.",
+        "model = model.float()",
+        Treatment("weights in float32", widen),
+    )
+
+
+def _detached(case: Case) -> Iterator[Change]:
+    """A way back that is cut while all parameters still get some gradient, as by a detach in every step of a loop."""
+    names = {"detach", "data"}
+    try:
+        _, calls = watch(case.setup.with_weights(lambda m: None).model.train(), case.task.x[:4], names)
+    except (RuntimeError, ValueError, TypeError):
+        return
+    lines = list(dict.fromkeys(call.line for call in calls if call.line))
+    if lines:
+        yield Change(
+            f"Gradients are cut on their way back, {len(calls)} times in a pass ({lines[0]}).",
+            "Remove the detach: what lies before it cannot learn from what comes after.",
+            f"# remove in the model's forward: {lines[0]}",
+            _intercepted("no detach", Rule(frozenset(names), pass_on)),
+        )
+
+
+def _class_weights(case: Case) -> Iterator[Change]:
+    """Weights of classes in the loss, and classes that are rare without them."""
+    loss, y = case.task.loss, case.task.y
+    given = [key for key in ("weight", "pos_weight") if isinstance(getattr(loss, key, None), Tensor)]
+    if given:
+        bare = copy.deepcopy(loss)
+        for key in given:
+            setattr(bare, key, None)
+        yield Change(
+            f"The weights of classes in the loss ({', '.join(given)}) hold learning back.",
+            "Leave them out, or make them the inverse of how often classes occur.",
+            f"loss = torch.nn.{type(loss).__name__}()",
+            Treatment("no weights of classes", lambda setup: setup.with_loss(bare)),
+        )
+        return
+    usual = loss is nn.functional.cross_entropy or type(loss) is nn.CrossEntropyLoss
+    if not usual or not isinstance(y, Tensor) or y.is_floating_point() or y.ndim > 1:
+        return
+    counts = torch.bincount(y[y >= 0]).float()
+    present = counts[counts > 0]
+    if len(present) > 1 and float(present.max() / present.min()) > _UNEQUAL:
+        weight = torch.where(counts > 0, counts.sum() / (len(present) * counts.clamp_min(1)), 0.0)
+        share = float(present.max() / present.sum())
+        yield Change(
+            f"Classes are unequal: {share:.0%} of the labels are one class, and the network neglects the others.",
+            "Weigh the classes by the inverse of how often they occur, or sample them equally often.",
+            "counts = torch.bincount(y).float()\n"
+            "loss = torch.nn.CrossEntropyLoss(weight=counts.sum() / (len(counts) * counts))",
+            Treatment(
+                "weights of classes",
+                lambda setup: setup.with_loss(nn.CrossEntropyLoss(weight=weight.to(y.device))),
+            ),
+        )
+
+
+def _outputs(case: Case) -> Iterator[Change]:
+    """Outputs so small that they would take very long to reach the targets."""
+    with torch.no_grad():
+        outputs = case.model(case.task.x[:64])
+    y, size = case.task.y, float((outputs - outputs.mean(0)).double().square().mean().sqrt())
+    wanted = float(y.double().std()) if isinstance(y, Tensor) and y.is_floating_point() else 1.0
+    if not 0 < size < _TINY_OUTPUTS * wanted:
+        return
+    factor = float(f"{_SMALL_OUTPUTS * wanted / size:.3g}")
+
+    def enlarge(model: nn.Module) -> None:
+        model.register_forward_hook(lambda module, given, result: factor * result)
+
+    yield Change(
+        f"Outputs are {factor:,.3g} times too small at the start: a temperature or small last weights hold them down.",
+        "Leave out what divides the outputs, or make the weights of the last layer larger.",
+        f"# in the model's forward: return {factor:g} * outputs",
+        Treatment("larger outputs", lambda setup: setup.with_weights(enlarge)),
+        1,
+    )
 
 
 def _with_options(case: Case, **options: Any) -> Callable[[Setup], Setup]:
@@ -248,8 +374,6 @@ def _batches(case: Case) -> Iterator[Change]:
 def _statistics(case: Case) -> Iterator[Change]:
     """Batch normalisation whose running statistics are not those of the data."""
     parts = [part for part in case.setup.model.modules() if isinstance(part, _NORMALISERS)]
-    if not parts:
-        return
 
     def measured(model: nn.Module) -> None:
         for part in model.modules():
@@ -266,6 +390,24 @@ def _statistics(case: Case) -> Iterator[Change]:
             "Set its momentum to 0.1.",
             code,
             Treatment("momentum 0.1", lambda s: s.with_weights(measured)),
+        )
+    large = {
+        name: float(part.eps)
+        for name, part in case.setup.model.named_modules()
+        if isinstance(getattr(part, "eps", None), float) and part.eps > _LARGE_NORM_EPSILON
+    }
+    if large:
+
+        def usual(model: nn.Module) -> None:
+            for name in large:
+                model.get_submodule(name).eps = 1e-5
+
+        first = next(iter(large))
+        yield Change(
+            f"The eps of normalisation {first!r} is {large[first]:g}, larger than what it normalises.",
+            "Set eps to 1e-5.",
+            "\n".join(f"model.get_submodule({name!r}).eps = 1e-5" for name in large),
+            Treatment("eps 1e-5", lambda s: s.with_weights(usual)),
         )
 
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from foretrain.doctor.baselines import Judge, fit_learners, readout_features
 from foretrain.doctor.finding import Examination, Finding, Severity, Treatment
-from foretrain.doctor.outcome import bench_of, divide, outcome_of
+from foretrain.doctor.outcome import Outcome, bench_of, divide, outcome_of
 from foretrain.doctor.setup import Case, Setup
 from foretrain.support.answers import labelled
 
@@ -25,6 +25,7 @@ _SAMPLES = 1024
 _LITTLE = 0.2  # of what the best readout gains over a constant
 _FEATURES = 512  # of a module's result; more are projected at random
 _SURE = 3.0
+_MUCH = 0.5  # of what the best readout gains
 _NARROW = 4  # numbers for a sample
 _COPIES = 0.5  # of the units of a layer
 _ALIKE = 1e-5  # relative difference of the weights of copies
@@ -53,7 +54,7 @@ def check(case: Case) -> Examination:
     if not outcome.at_ease:
         findings += [
             *_copies(case, outcome.course.model),
-            *_lost(probes, bench_of(case.setup).baselines[0].score if probes else 0.0),
+            *_lost(probes, outcome),
             *_straight(case),
         ]
     if not findings:
@@ -148,11 +149,12 @@ def _probe(name: str, kind: str, rows: Tensor, others: Tensor, known: Tensor, ju
     return Probe(name, kind, readout.score, sure, rows.shape[1], varies)
 
 
-def _lost(probes: list[Probe], constant: float) -> list[Finding]:
+def _lost(probes: list[Probe], outcome: Outcome) -> list[Finding]:
     """The first module after which no readout tells much any more, though one before it did."""
     best = max((one for one in probes if one.sure), key=lambda one: one.score, default=None)
     if best is None:
         return []
+    constant = outcome.bench.baselines[0].score
     enough = constant + _LITTLE * (best.score - constant)
     telling = [place for place, one in enumerate(probes) if one.sure and one.score > enough]
     if telling[-1] == len(probes) - 1:
@@ -163,6 +165,8 @@ def _lost(probes: list[Probe], constant: float) -> list[Finding]:
         reason = "its result is the same for all samples"
     kind = f" ({module.kind})" if module.kind else ""
     narrow = module.width <= _NARROW < last.width and module.varies > 1e-6
+    if not narrow and outcome.gain[0] > _MUCH * (best.score - constant):
+        return []  # what the trained network answers came through there
     title = f"What the inputs tell about the targets is lost in {module.name!r}{kind}: {reason}."
     if narrow:
         title = f"{module.name!r}{kind} is a bottleneck: what the inputs tell is lost in {reason}."

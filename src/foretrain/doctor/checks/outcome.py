@@ -6,11 +6,12 @@ This is the symptom. Its causes are named by the other checks, which come before
 from __future__ import annotations
 
 from foretrain.doctor.finding import Examination, Finding, Severity
-from foretrain.doctor.outcome import Outcome, Status, outcome_of
+from foretrain.doctor.outcome import Outcome, Status, learned_by_heart, outcome_of
 from foretrain.doctor.setup import Case
 
 _SOURCE = "measured: a short training as given, judged on samples held out, beside baselines fitted to the same samples"
 _HARDLY = 0.25  # of what the best baseline gains: a network that gained less has hardly learned
+_BY_HEART = 0.9  # of the loss of a constant
 _SEVERITY = {
     Status.LEARNS: Severity.GOOD,
     Status.LESS: Severity.WARNING,
@@ -24,8 +25,7 @@ _SEVERITY = {
 _ADVICE = {
     Status.LESS: "Look at what the other checks say; if they find nothing, train longer or at another rate, and compare "
     "with the simple learner named here.",
-    Status.STALLS: "Look at what the other checks say first; then overfit one batch of ten samples, and take the network "
-    "apart until that works.",
+    Status.STALLS: "Look at what the other checks say first; then take the network apart until the rest learns.",
     Status.DIVERGES: "Lower the learning rate, and look at what the other checks say about scales.",
     Status.FAILS: "Mend what the message says: the model runs, but a step of training does not.",
     Status.BY_HEART: "Look whether y belongs to x row by row; if it does, give more samples, or regularise.",
@@ -38,10 +38,10 @@ _ADVICE = {
 def check(case: Case) -> Examination:
     """The verdict as a finding, with the curve and the baselines as data."""
     outcome = outcome_of(case)
-    return Examination((_finding(outcome),), outcome.to_dataset())
+    return Examination((_finding(case, outcome),), outcome.to_dataset())
 
 
-def _finding(outcome: Outcome) -> Finding:
+def _finding(case: Case, outcome: Outcome) -> Finding:
     status, severity = outcome.status, _SEVERITY[outcome.status]
     gain, error = outcome.gain
     if status is Status.LESS and outcome.best is not None:
@@ -55,6 +55,12 @@ def _finding(outcome: Outcome) -> Finding:
     }
     if outcome.scored:
         numbers |= {"score": outcome.score} | {one.name: one.score for one in outcome.bench.baselines}
-    return Finding(
-        severity, outcome.sentence, outcome.evidence, _SOURCE, _ADVICE.get(status, ""), numbers=numbers
-    )
+    evidence = outcome.evidence
+    if status in (Status.LESS, Status.STALLS, Status.NOTHING, Status.UNSEEN):
+        numbers["by_heart"] = learned_by_heart(case)
+        evidence += (
+            " Trained on eight samples alone it learns them by heart: model, loss and optimizer work together."
+            if numbers["by_heart"] > _BY_HEART
+            else " Trained on eight samples alone it does not even learn these: look at model, loss and optimizer first."
+        )
+    return Finding(severity, outcome.sentence, evidence, _SOURCE, _ADVICE.get(status, ""), numbers=numbers)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from foretrain.doctor.baselines import fit_baselines
+from foretrain.doctor.calls import watch
 from foretrain.doctor.finding import Examination, Finding, Severity, Treatment
 from foretrain.doctor.outcome import bench_of, divide, future_share, outcome_of
 from foretrain.doctor.setup import Case, Setup
@@ -29,8 +30,9 @@ _SOURCE = "measured: outputs of the same samples in other company"
 
 def check(case: Case) -> Examination:
     """Samples apart, in line with their targets, and without what they are to predict."""
-    share, module = mixing(case)
-    findings = [*_mixed(case, share, module), *_other_texts(case), *_shifted(case), *_future(case)]
+    findings = _restless(case)
+    share, module = (0.0, "") if findings else mixing(case)
+    findings += [*_mixed(case, share, module), *_other_texts(case), *_shifted(case), *_future(case)]
     if not findings:
         evidence = f"Outputs of the same samples in other batches differ by {share:.1g} of their variation."
         findings = [Finding(Severity.GOOD, "Every answer comes from its own sample.", evidence, _SOURCE)]
@@ -58,6 +60,45 @@ def mixing(case: Case) -> tuple[float, str]:
         )
         module = next(unlike, "")
     return share, module
+
+
+def _restless(case: Case) -> list[Finding]:
+    """The same inputs must have the same outputs at rest, and must themselves stay as they are."""
+    x = case.task.x[:_SAMPLES]
+    before = x.clone() if isinstance(x, Tensor) else None
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        first, second = case.model(x), case.model(x)
+    if before is not None and not torch.equal(before.nan_to_num(), x.nan_to_num()):
+        return [
+            Finding(
+                Severity.WARNING,
+                "The model changes its inputs in place: the next pass sees other data.",
+                "After a forward pass x has other numbers than before.",
+                "measured",
+                "Replace operations that end with an underscore, and +=, *= on the inputs, by ones that make a new tensor.",
+            )
+        ]
+    share = _difference(first, second)
+    if share < _DIFFERENT or outcome_of(case).at_ease:
+        return []
+    names = {"dropout", "randn", "randn_like", "rand", "rand_like", "bernoulli", "normal"}
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        calls = watch(case.model, x, names)[1]
+    lines = [call.line for call in calls if call.line]
+    where = f" ({lines[0]})" if lines else ""
+    why = (
+        f"something is drawn at random at rest too{where}" if calls else "it keeps a state from call to call"
+    )
+    return [
+        Finding(
+            Severity.WARNING,
+            f"The model gives different answers for the same inputs in evaluation mode: {why}.",
+            f"Two passes differ by {share:.2g} of the variation between samples.",
+            "measured: two passes in evaluation mode",
+            "Give functional dropout training=self.training, and start every batch from a fresh state.",
+            numbers={"restless": share},
+        )
+    ]
 
 
 def _by_module(model: nn.Module, x: Any) -> dict[str, Tensor]:
@@ -172,7 +213,7 @@ def _shifted(case: Case) -> list[Finding]:
     measure, usual = bench.judge.measure, max(one.score for one in bench.baselines)
     if usual > _GOOD:
         return []
-    for shift in _SHIFTS:
+    for shift in _SHIFTS:  # what is found first is returned
         moved = divide(shifted(case.setup, shift))
         outputs = case.model(task.x[:2]).detach()
         known, wanted = (measure.targets(part.y, outputs) for part in (moved.training, moved.held_out))
@@ -191,7 +232,7 @@ def _shifted(case: Case) -> list[Finding]:
                     "measured: baselines for shifted targets",
                     "Look at how x and y are lined up.",
                     f"y = torch.roll(y, {shift}, 0)",
-                    Treatment(f"y shifted by {shift}", lambda setup: shifted(setup, shift)),
+                    Treatment(f"y shifted by {shift}", lambda setup, shift=shift: shifted(setup, shift)),
                 )
             ]
     return []

@@ -36,6 +36,7 @@ from foretrain.doctor.memory import (
     recurrent_layers,
     run,
 )
+from foretrain.doctor.outcome import outcome_of
 from foretrain.doctor.setup import Case, descent
 from foretrain.doctor.stability import Tangent, edge, loss_curvature
 from foretrain.empirical.global_ntk import global_ntk
@@ -50,7 +51,6 @@ if TYPE_CHECKING:
 
 _SAMPLES = 512
 _FAINT = 0.1  # of the most the states ever told: below, descent stays on Memory-Pro's plateau for hundreds of steps
-_FAINT_FOR_ADAPTIVE = 0.02  # Adam finds what is left above this within tens of steps
 _FORGOTTEN = 0.01  # below, descent does not leave the plateau, and Adam hardly
 _BETTER = 2.0  # times: what a change must do for the retention before it is advised
 _SOURCE = "Hazelden et al., Prop. 1 and Cor. 2 (NTK of the states and its target modes)"
@@ -87,7 +87,7 @@ def check(case: Case) -> Examination:
         title = "Nothing speaks against the memory of the states."
         evidence = f"{str(error)[:1].upper()}{str(error)[1:]}"
     else:
-        if memory.retention < (_FAINT_FOR_ADAPTIVE if case.recipe.is_adaptive else _FAINT):
+        if memory.retention < _FAINT and not outcome_of(case).at_ease:  # whatever the optimizer, it must show
             findings = _forgets(case, task, seen, memory, ranks, modes)
             return Examination(tuple(findings), _dataset(seen, memory, ranks, modes))
         evidence, numbers = _told(memory), {"retention": memory.retention, "lag": memory.lag}
