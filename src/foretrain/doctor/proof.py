@@ -143,12 +143,8 @@ def _proved(case: Case, finding: Finding) -> Finding:
         if not learns and not proof.heals and proof.share < _WORTH_OF_BASELINE:
             severity = Severity.WARNING  # not what stops it
         numbers = {**finding.numbers, "gain": proof.gain}
-        evidence = (
-            f"{finding.evidence.rstrip('.')}. With the cure: {proof.sentence}"
-            if proof.helps
-            else finding.evidence
-        )
-        return replace(finding, severity=severity, numbers=numbers, evidence=evidence)
+        said = f"With the cure: {proof.sentence}" if proof.helps else ""
+        return replace(finding, severity=severity, numbers=numbers, proof=said)
     treated = with_chosen_rate(cure.apply(case.setup))
     if treated.recipe.is_descent and not treated.recipe.chosen:
         factor = float(f"{edge(Case(treated)).recommended / treated.recipe.rate:.3g}")
@@ -168,7 +164,7 @@ def _proved(case: Case, finding: Finding) -> Finding:
                 code=f"{finding.code}\n{rate_code(factor)}" if finding.code else "",
                 treatment=both,
                 numbers={**finding.numbers, "gain": suited.gain},
-                evidence=f"{finding.evidence.rstrip('.')}. With the cure: {suited.sentence}",
+                proof=f"With the cure: {suited.sentence}",
             )
         proof = suited if suited.gain > proof.gain else proof
     return replace(
