@@ -211,7 +211,7 @@ class Diagnosis(Result):
         if first is not None:
             check, finding = first
             parts.append(finding.answer(check, code=check not in treated))
-        if plan is not None and not self.healthy:
+        if plan is not None and complaints:
             parts.append(plan.answer())
         elif complaints:
             parts.append(

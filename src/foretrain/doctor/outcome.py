@@ -538,10 +538,10 @@ class Outcome(Result):
 
     def answer(self) -> Answer:
         """The verdict, the table of baselines and the curve."""
-        rows = [(one.name, one.score, _error(one.scores)) for one in self.bench.baselines]
+        rows = [(one.name, round(one.score, 3) + 0.0, _error(one.scores)) for one in self.bench.baselines]
         parts: list[Any] = []
         if self.scored:
-            rows.append(("this network", self.score, _error(self.course.best_scores)))
+            rows.append(("this network", round(self.score, 3) + 0.0, _error(self.course.best_scores)))
             name = self.bench.judge.measure.name if self.bench.judge else ""
             score = Column(f"{name.capitalize()}, held out", error="Standard error")
             parts.append(Table(["Learner", score, "Standard error"], rows))
@@ -620,7 +620,7 @@ def _error(values: Array) -> float:
 
 
 def _shown(score: float) -> str:
-    return f"{score:.3g}" if score > -10 else "far below 0"
+    return f"{round(score, 4) + 0.0:.3g}" if score > -10 else "far below 0"  # no -0, no 1e-16
 
 
 def _finite(value: float) -> float | None:

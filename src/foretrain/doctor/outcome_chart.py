@@ -47,10 +47,12 @@ def outcome_chart(outcome: Outcome, proof: Proof | None = None) -> Figure:
     steps = np.linspace(0, last, _INTERVALS + 1).astype(int)
     panel.x = Axis("step", ticks={int(step): f"{step}" for step in steps})
     panel.y = Axis(name, low=lowest, high=1.05, ticks=_TICKS)
-    if outcome.apart and math.isfinite(course.trained_score):
+    if outcome.apart and math.isfinite(course.trained_score) and not course.diverged:
         end = course.steps[-1:], [max(course.trained_score, _LOWEST)]
         panel.curve(*end, "D", "as given, training samples", BLUE, size=8, hollow=True)
-    for baseline, (dash, color) in zip(outcome.bench.baselines, _LINES):  # in the legend: words on them may overlap
+    for baseline, (dash, color) in zip(
+        outcome.bench.baselines, _LINES
+    ):  # in the legend: words on them may overlap
         score = max(baseline.score, _LOWEST)
         panel.curve(steps[[0, -1]], [score, score], dash, baseline.name, color)
     if course.diverged:

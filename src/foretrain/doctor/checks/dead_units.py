@@ -56,9 +56,7 @@ def check(case: Case) -> Examination:
     notes = {"units": "shares of one; units: a number"}
     unreached = tuple(one.name for one in found if not one.reached)
     if not faults and unreached:
-        title = (
-            f"Units of {len(unreached)} of {len(found)} layers get the same for every sample: none can answer."
-        )
+        title = f"Units of {len(unreached)} of {len(found)} layers get the same for every sample: none can answer."
         evidence = f"Nothing that differs between {min(_SAMPLES, len(case.task.x))} samples enters them."
         faults = [Finding(Severity.NOTE, title, evidence, _SOURCE, where=unreached)]
     if not faults:

@@ -125,7 +125,9 @@ def _main(chapters: Sequence[Chapter], heading: str) -> Markup:
     for place, patient, sections in chapters:
         first = [
             element(
-                "section", body_of(one, still=False), class_=f"{one.title.split()[0].lower()} {one.tone}".strip()
+                "section",
+                body_of(one, still=False),
+                class_=f"{one.title.split()[0].lower()} {one.tone}".strip(),
             )
             for one in first_screen(patient)
         ]
@@ -140,7 +142,11 @@ def _main(chapters: Sequence[Chapter], heading: str) -> Markup:
             for one in sections
         ]
         alone = "unseen" if len(chapters) == 1 and patient.name == heading else None  # said above already
-        head = (element("h2", patient.name, class_=alone), verdict(patient), element("div", first, class_="first"))
+        head = (
+            element("h2", patient.name, class_=alone),
+            verdict(patient),
+            element("div", first, class_="first"),
+        )
         names = {"class_": "patient", "id": place, "aria_label": patient.name}
         articles.append(element("article", *head, element("div", folded, class_="rest"), **names))
     return element("main", notice, top, articles, id="content", tabindex=-1)

@@ -114,7 +114,9 @@ def first_screen(patient: Patient) -> list[Answer]:
         parts.append(Answer(finding.evidence, seen, title="What was seen"))
     else:
         about = {"Check": name, "Theory": finding.source, "Where": ", ".join(finding.where)}
-        more = Answer("", [Facts({key: text for key, text in about.items() if text})], title="Theory", folded=True)
+        more = Answer(
+            "", [Facts({key: text for key, text in about.items() if text})], title="Theory", folded=True
+        )
         why = Answer(finding.answer().statement, [finding.evidence, more], title="Cause")
         parts.append(replace(why, tone=finding.severity.word))
     if finding.advice and finding.severity <= Severity.WARNING:
@@ -153,10 +155,10 @@ def outcome(patient: Patient) -> Answer | None:
 
 
 def remedy(patient: Patient) -> Answer | None:
-    """The plan, and its proof by training; None for a healthy network that was not trained."""
+    """The plan, and its proof by training; None where nothing complains and it was not trained."""
     seen, found = patient.verification, patient.diagnosis
     proof: list[Part] = [] if seen is None else [seen.figure]
-    if found.healthy:
+    if not any(True for _ in found.complaints()):
         return Answer("Nothing needs to be treated.", proof, title="How it trains") if proof else None
     plan = (found.plan() if seen is None else seen.plan).answer()
     return Answer(plan.statement, [*plan.parts, *proof], title="All treatments")

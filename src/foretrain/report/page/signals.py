@@ -260,7 +260,7 @@ def _add_gains(figure: Figure, data: xarray.Dataset) -> None:
         "Gain of every block",
         x=names_axis(blocks),
         y=log("gain"),
-        caption=f"Forward gains go {_range(forward)}, backward gains {_range(backward)}; 1 keeps the size.",
+        caption=f"Forward gains lie {_range(forward)}, backward gains {_range(backward)}; 1 keeps the size.",
     )
     places = np.arange(len(blocks))
     for panel, labels, curves in (
@@ -314,7 +314,7 @@ def inputs(patient: Patient) -> Answer | None:
         return None
     features, mean, deviation = (data[key].values for key in ("feature", "mean", "deviation"))
     varying, constant = deviation[deviation > 0], int(data["constant"].sum()) if "constant" in data else 0
-    spread = f"Deviations go {_range(varying)}" if len(varying) else "Nothing varies"
+    spread = f"Deviations lie {_range(varying)}" if len(varying) else "Nothing varies"
     many = (
         f"; {constant} of {len(features)} features are constant"
         if constant
