@@ -41,8 +41,8 @@ def test_the_worst_comes_first_and_causes_before_consequences(monkeypatch: pytes
 def test_what_was_not_looked_at_is_part_of_the_headline(monkeypatch: pytest.MonkeyPatch) -> None:
     found = diagnosed(monkeypatch, [FINE, NOTE, SKIPPED])
     assert not found.healthy  # nothing was found, but it was not seen to learn either
-    said = "Nothing was found that holds learning back (2 checks; not looked at, skipped: skipped; whether it learns)."
-    assert found.headline == said
+    said = "Nothing was found that holds learning back"
+    assert found.headline == f"{said} (2 checks; not looked at, skipped: skipped; whether it learns)."
     lines = repr(found).splitlines()
     assert "good: fine: This is as it should be." in lines
     assert "note: note: Worth knowing." in lines

@@ -184,7 +184,7 @@ def test_a_healthy_network_has_scores_instead_of_a_cause(patients: list[Patient]
     optimizer = torch.optim.Adam(network.parameters(), lr=1e-2)
     well = Patient("well", doctor(network, x, x[:, :1], optimizer=optimizer, checks=["outcome", "inputs"]))
     assert well.diagnosis.healthy
-    outcome, seen = first_screen(well)
+    _, seen = first_screen(well)
     assert seen.title == "What was seen"
     assert [row[0] for row in seen.tables[0].rows][-1] == "this network"
     assert "2 good in 2 checks." in verdict(well)

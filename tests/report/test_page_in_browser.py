@@ -172,10 +172,10 @@ def test_the_first_screen_holds_verdict_curve_cause_and_cure(browser: Any, singl
         for other in ranked[place + 1 :]:
             (left, top, right, bottom), (l2, t2, r2, b2) = boxes[name], boxes[other]
             assert min(right, r2) <= max(left, l2) + 1 or min(bottom, b2) <= max(top, t2) + 1, (name, other)
-    small = "return [...document.querySelectorAll('.verdict, .first')].flatMap((one) => [...one.querySelectorAll('p, dd, code, text')])"
-    small += (
-        ".filter((one) => one.checkVisibility() && parseFloat(getComputedStyle(one).fontSize) < 11).length"
-    )
+    small = """
+      const words = [...document.querySelectorAll(":is(.verdict, .first) :is(p, dd, code, text)")];
+      return words.filter((one) => one.checkVisibility() && parseFloat(getComputedStyle(one).fontSize) < 11).length;
+    """
     assert browser.execute_script(small) == 0
 
 

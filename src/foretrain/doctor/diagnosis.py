@@ -263,7 +263,7 @@ class Diagnosis(Result):
         lower = max(3.0, 0.4 * len(asked) + 1.2)
         heights = (4.2, lower) if charts else ()
         figure = Figure(
-            "\n".join(wrap(f"{name}: {self.headline}" if name else self.headline, 110)),
+            "\n".join(wrap(f"{name}: {self.headline}" if name else self.headline, 85)),
             layout=" ".join(rows),
             heights=heights,
             size=(14.0 if len(charts) > 1 else 9.5, sum(heights) or lower),

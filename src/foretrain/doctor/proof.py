@@ -113,7 +113,11 @@ class Proof:
         steps = len(cured.course.losses)
         if cured.scored and cured.bench.judge is not None:
             name = cured.bench.judge.measure.name
-            before = "beyond all bounds" if given.course.diverged else f"{max(given.score, -9.9):.3g}"
+            before = (
+                "beyond all bounds"
+                if given.course.diverged
+                else f"{round(max(given.score, -9.9), 4) + 0.0:.3g}"
+            )
             return f"{name} {cured.score:.3g} after {steps} steps (without: {before})."
         before = "beyond all bounds" if given.course.diverged else f"{given.course.end:.3g}"
         return f"loss {cured.course.end:.3g} after {steps} steps (without: {before})."

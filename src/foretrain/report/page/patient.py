@@ -107,7 +107,7 @@ def first_screen(patient: Patient) -> list[Answer]:
     if diagnosis.short_training is not None:
         parts.append(Answer("", [diagnosis.chart], title="Outcome"))
     name, finding = diagnosis.cause or ("outcome", diagnosis.outcome)
-    if finding is None or diagnosis.short_training is None and diagnosis.cause is None:
+    if finding is None or (name == "outcome" and diagnosis.short_training is None):
         return parts
     if name == "outcome":
         seen = diagnosis.short_training.answer().tables if diagnosis.short_training else []
