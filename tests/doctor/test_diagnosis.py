@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 import xarray
-from made_up_checks import CAUSE, CONSEQUENCE, FINE, GOOD, STUBBORN, MadeUp, diagnosed, setup
+from made_up_checks import CAUSE, CONSEQUENCE, FINE, GOOD, STUBBORN, MadeUp, diagnosed, setup, small_weights
 
 from foretrain.doctor.checks import Stage
-from foretrain.doctor.finding import Examination, Finding, Severity, counted
-from foretrain.support.answers.figure import Note
+from foretrain.doctor.finding import Examination, Finding, Severity, Treatment, counted
+from foretrain.support.answers.figure import Curve, Note
+from foretrain.support.errors import InputError
 from foretrain.support.store import load, save
 
 SKIPPED = MadeUp("skipped", "?", Stage.NONE, lambda case: Examination(skipped="not for linear models."))
@@ -39,14 +41,94 @@ def test_the_worst_comes_first_and_causes_before_consequences(monkeypatch: pytes
 def test_what_was_not_looked_at_is_part_of_the_headline(monkeypatch: pytest.MonkeyPatch) -> None:
     found = diagnosed(monkeypatch, [FINE, NOTE, SKIPPED])
     assert not found.healthy  # nothing was found, but it was not seen to learn either
-    said = "Nothing was found that holds learning back (2 checks; not looked at, skipped: skipped; whether it learns)."
-    assert found.headline == said
+    said = "Nothing was found that holds learning back"
+    assert found.headline == f"{said} (2 checks; not looked at, skipped: skipped; whether it learns)."
     lines = repr(found).splitlines()
     assert "good: fine: This is as it should be." in lines
     assert "note: note: Worth knowing." in lines
     assert "skipped: skipped: not for linear models." in lines
     assert "Next:" not in repr(found)
     assert "Linear with 4 parameters on 64 samples: mean squared error, SGD with rate 0.1" in repr(found)
+
+
+def seen(severity: Severity, title: str, **options: bool) -> MadeUp:
+    """An outcome check that says this; the training behind it is real."""
+    told = Finding(severity, title, "Much was seen", "", "Look.")
+    return MadeUp("outcome", "Does it?", Stage.NONE, lambda case: Examination((told,), **options))
+
+
+def test_the_outcome_comes_first_then_the_cause_then_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = diagnosed(monkeypatch, [FINE, CAUSE, CONSEQUENCE, SKIPPED, seen(Severity.CRITICAL, "It stalls")])
+    assert found.headline == "It stalls. Cause: Weights are 0, below 1."
+    text = repr(found)
+    order = [
+        "It stalls.",
+        "not looked at, skipped: skipped.",
+        "the training loss",
+        "CRITICAL: cause: ",
+        "Next: ",
+    ]
+    order += ["critical: consequence: ", "good: fine: ", "skipped: skipped: ", "Linear with 4 parameters"]
+    places = [text.index(words) for words in order]
+    assert places == sorted(places)
+    assert text.startswith("It stalls.")
+    assert "outcome:" not in text  # it was told in the first lines
+
+
+def test_an_outcome_without_a_cause_has_its_own_card(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = diagnosed(monkeypatch, [FINE, seen(Severity.CRITICAL, "It stalls")])
+    assert found.headline == "It stalls; what stops it was not found (2 checks)."
+    assert found.cause is None
+    assert "CRITICAL: outcome: It stalls." in repr(found)
+    assert "Advice: Look." in repr(found)
+
+
+def test_healthy_is_said_only_of_what_was_seen_to_learn(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = diagnosed(monkeypatch, [FINE, SKIPPED, seen(Severity.GOOD, "It learns: all of it")])
+    assert found.healthy
+    assert found.headline == "Healthy: it learns: all of it (2 checks; not looked at, skipped: skipped)."
+    failed = diagnosed(monkeypatch, [FINE, seen(Severity.NOTE, "This check failed", failed=True)])
+    assert not failed.healthy
+    assert (
+        failed.headline
+        == "Nothing was found that holds learning back (1 check; not looked at, failed: outcome)."
+    )
+
+
+def test_warnings_of_a_network_that_learns_are_no_causes(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = diagnosed(monkeypatch, [STUBBORN, seen(Severity.GOOD, "It learns")])
+    assert found.headline == "It learns. 1 warning: Weights are 0, below 2."
+
+
+def test_the_curve_is_drawn_first_with_the_cure_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    far = replace(setup(1e-4), seed=1)
+    found = diagnosed(monkeypatch, [CAUSE, seen(Severity.CRITICAL, "It stalls")], far)
+    assert found.proof is None  # larger weights do not help this network
+    (panel,) = found.answer().figures[0].panels
+    assert panel.title == "Explained variance on samples held out"
+    faster = Treatment("faster", lambda one: one.with_recipe(one.recipe.scaled(1e3)))
+    slow = Finding(Severity.CRITICAL, "Too slow", "", "", "Faster.", "pass", faster)
+    check = MadeUp("slow", "?", Stage.RATE, lambda case: Examination((slow,)))
+    found = diagnosed(monkeypatch, [check, seen(Severity.CRITICAL, "It stalls")], far)
+    assert found.proof is not None
+    (panel,) = found.chart().panels
+    labels = [mark.label for mark in panel.marks if isinstance(mark, Curve)]
+    assert labels[:2] == ["as given", "with the cure"]
+    assert [one.title for one in found.figure(found.verify(5)).panels] == [
+        "Explained variance on samples held out",
+        "Trained with and without the advice",
+        "Checks",
+    ]
+    with pytest.raises(InputError, match="no outcome to draw"):
+        diagnosed(monkeypatch, [CAUSE]).chart()
+
+
+def test_the_plan_begins_with_the_cause_of_its_stage(monkeypatch: pytest.MonkeyPatch) -> None:
+    later = MadeUp("later", "?", Stage.WEIGHTS, small_weights(0.5, Severity.CRITICAL))
+    earlier = MadeUp("earlier", "?", Stage.WEIGHTS, small_weights(0.2, Severity.WARNING))
+    found = diagnosed(monkeypatch, [earlier, later])
+    assert [step.check for step in found.plan().steps] == ["later"]
+    assert "earlier: Weights are 0, below 0.2 (probably a consequence of later)." in repr(found)
 
 
 def test_where_no_check_applies_nothing_is_called_healthy(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,10 +144,10 @@ def test_complaints_have_evidence_source_advice_and_code(monkeypatch: pytest.Mon
 
 def test_consequences_are_told_as_such_and_not_advised_on(monkeypatch: pytest.MonkeyPatch) -> None:
     found = diagnosed(monkeypatch, [CAUSE, CONSEQUENCE, STUBBORN])
-    assert repr(found).count("Probably a consequence of cause: treat that first.") == 2
+    assert repr(found).count("(probably a consequence of cause).") == 2
     assert "fill_(0.5)" not in repr(found)
     found.plan()  # it looked again: one of the two remains
-    assert repr(found).count("Probably a consequence of cause: treat that first.") == 1
+    assert repr(found).count("(probably a consequence of cause).") == 1
     assert "fill_(2.0)" in repr(found)
 
 
@@ -117,11 +199,10 @@ def test_nothing_measured_is_an_empty_dataset(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_what_was_left_out_and_what_has_begun_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dataclasses import replace
-
     given = replace(setup(), fresh=False, notes=("Half of the samples were looked at.",), batch_size=7)
     text = " ".join(repr(diagnosed(monkeypatch, [FINE], given)).split())
-    assert "7 samples in a step. Training has begun. Half of the samples were looked at." in text
+    assert "7 samples in a step. Training has begun." in text
+    assert "(1 check; not looked at, whether it learns). Half of the samples were looked at." in text
     assert torch.equal(given.task.x, setup().task.x)
 
 
@@ -158,8 +239,9 @@ def test_every_check_is_drawn_with_its_worst_finding(monkeypatch: pytest.MonkeyP
         "good: This is as it should be",
         "skipped: not for linear models.",
     ]
-    assert [one.title for one in found.figure(found.verify(5)).panels[1:]] == [
-        "Trained with and without the advice"
+    assert [one.title for one in found.figure(found.verify(5)).panels] == [
+        "Trained with and without the advice",
+        "Checks",
     ]
     assert found.plot().axes
     assert "card critical" in found._repr_html_()

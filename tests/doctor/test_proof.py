@@ -102,7 +102,7 @@ def test_a_cure_that_helps_is_advised_as_it_is() -> None:
     assert finding.treatment is FASTER
     assert finding.severity <= Severity.WARNING
     assert finding.code == "pass"
-    assert "With the cure" in finding.evidence
+    assert "With the cure" in finding.proof
 
 
 def test_a_cure_that_changes_nothing_is_withheld_unless_nothing_is_learned_at_all() -> None:

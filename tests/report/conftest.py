@@ -56,7 +56,7 @@ def patients() -> list[Patient]:
 @pytest.fixture(scope="session")
 def small_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """With every kind of control, but few plots: it is loaded often."""
-    few = small_weights(["inputs", "initialisation", "dead_units"])
+    few = small_weights(["inputs", "initialisation", "dead_units", "outcome"])
     curve = learning_curve(Case(few.setup), 20)
     path = tmp_path_factory.mktemp("page") / "small.html"
     patients = [Patient("A deep ReLU network", few, few.verify(20), curve), Patient(NASTY, awkward(few))]
@@ -68,4 +68,12 @@ def small_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def page_file(patients: list[Patient], tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("page") / "report.html"
     write_page(path, patients, "Three networks")
+    return path
+
+
+@pytest.fixture(scope="session")
+def single_page(patients: list[Patient], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """As a user gets it: one network, whose name is the title."""
+    path = tmp_path_factory.mktemp("page") / "single.html"
+    write_page(path, patients[:1])
     return path

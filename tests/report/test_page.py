@@ -13,15 +13,20 @@ from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 from plotly.graph_objects import Figure
+from torch import nn
 
 from foretrain.doctor.diagnosis import Diagnosis
+from foretrain.doctor.examine import doctor
 from foretrain.doctor.finding import Examination, Finding, Severity
 from foretrain.report.page import Patient, page, sections_of, write_page
-from foretrain.report.page.patient import remedy
+from foretrain.report.page.patient import first_screen, remedy, verdict
 from foretrain.report.page.signals import phases
 from foretrain.support.answers import Answer
+from foretrain.support.answers.figure import Curve
 from foretrain.support.answers.html import body_of, element, join, own_file
 from foretrain.support.errors import FileError, InputError
 
@@ -141,8 +146,14 @@ def test_severity_is_a_word_and_a_symbol(source: str, patients: list[Patient]) -
 
 def test_every_measurement_that_is_there_is_drawn(patients: list[Patient]) -> None:
     first, second, third = ({section.title for section in sections_of(patient)} for patient in patients)
-    everywhere = {"What to do", "Findings", "All checks"}
-    measured = everywhere | {"Layer by layer", "Spectrum of the tangent kernel", "Modes of the target"}
+    everywhere = {"All treatments", "All checks", "Settings"}
+    measured = everywhere | {
+        "Other findings",
+        "Outcome in numbers",
+        "Layer by layer",
+        "Spectrum of the tangent kernel",
+        "Modes of the target",
+    }
     measured |= {"Learning rate", "Inputs", "All measurements"}
     network = {"Learning curve, predicted and real", "Phase diagram", "Theory beside measurement"}
     assert first == measured | network | {"Plateau forecast"}
@@ -150,10 +161,51 @@ def test_every_measurement_that_is_there_is_drawn(patients: list[Patient]) -> No
     assert third == everywhere
 
 
-def test_the_page_tells_what_to_do_before_why(patients: list[Patient]) -> None:
+def test_the_first_screen_holds_curve_cause_and_cure(patients: list[Patient]) -> None:
     first = patients[0]
-    titles = [section.title for section in sections_of(first)]
-    assert titles[:3] == ["What to do", "Findings", "Learning curve, predicted and real"]
+    assert first.diagnosis.cause is not None
+    cause = first.diagnosis.cause[1]
+    outcome, why, cure = first_screen(first)
+    assert [one.title for one in (outcome, why, cure)] == ["Outcome", "Cause", "Cure"]
+    assert cause.title.rstrip(".") in why.statement
+    assert cause.evidence in why.parts
+    assert cure.statement == cause.advice
+    assert str(element("i", cause.code))[3:-4] in markup(cure)
+    assert "With the cure: " in markup(cure)
+    (panel,) = outcome.figures[0].panels
+    labels = [mark.label for mark in panel.marks if isinstance(mark, Curve)]
+    assert labels == ["as given", "with the cure", "a constant"]  # too few samples to hold any out
+
+
+def test_a_healthy_network_has_scores_instead_of_a_cause(patients: list[Patient]) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(200, 4)
+    network = nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 1))
+    optimizer = torch.optim.Adam(network.parameters(), lr=1e-2)
+    well = Patient("well", doctor(network, x, x[:, :1], optimizer=optimizer, checks=["outcome", "inputs"]))
+    assert well.diagnosis.healthy
+    _, seen = first_screen(well)
+    assert seen.title == "What was seen"
+    assert [row[0] for row in seen.tables[0].rows][-1] == "this network"
+    assert "2 good in 2 checks." in verdict(well)
+
+
+def test_the_verdict_says_what_was_seen_and_what_was_not_looked_at(patients: list[Patient]) -> None:
+    first, second = patients[0].diagnosis, patients[1].diagnosis
+    assert first.outcome is not None
+    assert str(element("i", first.outcome.title))[3:-4] in verdict(patients[0])
+    skipped = [name for name, one in second.examinations.items() if one.skipped]
+    assert f"not looked at, skipped: {', '.join(skipped)}." in verdict(patients[1])
+
+
+def test_everything_below_the_first_screen_is_folded(outline: Outline, patients: list[Patient]) -> None:
+    folded = [a for a in outline.all("details") if a.get("class") == "section"]
+    assert len(folded) == sum(len(sections_of(patient)) for patient in patients)
+    assert not any("open" in one for one in folded)
+
+
+def test_the_plan_stands_with_its_proof(patients: list[Patient]) -> None:
+    first = patients[0]
     advice = remedy(first)
     assert advice is not None
     assert first.verification is not None
@@ -180,18 +232,40 @@ def test_a_plan_needs_no_training_and_a_healthy_network_no_plan(patients: list[P
     assert "nothing to treat automatically" in hopeless.statement
 
 
+def drawn_layers(section: Answer | None, label: str) -> list[Curve]:
+    """Curves of this label beside the edge."""
+    assert section is not None
+    marks = section.figures[1].panels[0].marks
+    return [mark for mark in marks if isinstance(mark, Curve) and mark.label == label]
+
+
 def test_where_layers_should_lie_is_drawn_only_if_somebody_advises_it(patients: list[Patient]) -> None:
     found = patients[0].diagnosis
     seen = found.examinations["initialisation"]
     praise = replace(seen, findings=(Finding(Severity.GOOD, "All is well.", "1 of 1", "none"),))
-    drawn = []
-    for one in (seen, praise):
+    for one, count in ((seen, 1), (praise, 0)):
         part = phases(Patient("part", Diagnosis(found.setup, {"initialisation": one})))
-        assert part is not None
-        drawn.append([mark.label for mark in part.figures[0].panels[0].marks if hasattr(mark, "label")])
-    assert "advised, hidden layers" in drawn[0]
-    assert "advised, hidden layers" not in drawn[1]
-    assert all("layers of this network" in labels for labels in drawn)
+        assert len(drawn_layers(part, "advised")) == count
+        assert len(drawn_layers(part, "layers of this network")) == 1
+
+
+@pytest.mark.slow(after=1)
+@pytest.mark.parametrize("activation", [nn.Tanh, nn.ReLU, nn.GELU, nn.Sigmoid])
+def test_advised_layers_lie_on_the_edge_that_is_drawn(activation: type[nn.Module]) -> None:
+    torch.manual_seed(0)
+    layers: list[nn.Module] = [nn.Linear(8, 32), activation()]
+    for _ in range(14):
+        layers += [nn.Linear(32, 32), activation()]
+    x = torch.randn(40, 8)
+    network = nn.Sequential(*layers, nn.Linear(32, 1))
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.mul_(0.5)
+    section = phases(Patient("deep", doctor(network, x, x[:, :1], optimizer=0.1, checks=["initialisation"])))
+    (edge,), (advised,) = drawn_layers(section, r"$\chi_\perp = 1$"), drawn_layers(section, "advised")
+    assert len(advised.x) == 14
+    order = np.argsort(edge.y)
+    np.testing.assert_allclose(advised.x, np.interp(advised.y, edge.y[order], edge.x[order]), rtol=1e-2)
 
 
 def test_without_scripts_the_page_says_where_the_numbers_are(source: str) -> None:
@@ -205,11 +279,13 @@ def test_skipped_checks_give_their_reason(patients: list[Patient]) -> None:
     assert all(str(element("i", reason))[3:-4] in told for reason in skipped)
 
 
-def test_a_clean_bill_and_an_empty_diagnosis_are_told(patients: list[Patient]) -> None:
+def test_what_was_not_seen_to_learn_and_an_empty_diagnosis_are_told(patients: list[Patient]) -> None:
     setup = patients[0].diagnosis.setup
     good = Examination((Finding(Severity.GOOD, "All is well.", "1 of 1", "none"),))
-    assert "clean bill of health" in page([Patient("well", Diagnosis(setup, {"gains": good}))])
-    assert "Nothing could be examined" in page([Patient("unknown", Diagnosis(setup, {}))])
+    assert "Nothing was found that holds learning back (1 check; not looked at, whether it learns)" in page(
+        [Patient("well", Diagnosis(setup, {"gains": good}))]
+    )
+    assert "None of the checks applies" in page([Patient("unknown", Diagnosis(setup, {}))])
 
 
 @pytest.mark.slow

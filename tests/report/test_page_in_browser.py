@@ -99,6 +99,19 @@ def open_page(browser: Any, path: Path, width: int) -> Any:
     return browser
 
 
+def unfold(browser: Any) -> None:
+    """Open all sections, and wait until what they hold is drawn."""
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    browser.execute_script(
+        "document.querySelectorAll('details.section').forEach((one) => { one.open = true; })"
+    )
+    undrawn = (
+        "return [...document.querySelectorAll('.plot')].every((one) => one.querySelector('svg.main-svg'))"
+    )
+    WebDriverWait(browser, PATIENCE, 0.05).until(lambda driver: driver.execute_script(undrawn))
+
+
 def requests(browser: Any) -> set[str]:
     """Addresses that the browser asked for; data inside of the page do not count."""
     messages = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
@@ -116,6 +129,7 @@ def keys(browser: Any, *pressed: str) -> None:
 @pytest.mark.parametrize("width", WIDTHS.values(), ids=WIDTHS.keys())
 def test_every_plot_is_drawn_and_nothing_is_fetched(browser: Any, page_file: Path, width: int) -> None:
     open_page(browser, page_file, width)
+    unfold(browser)
     plots = browser.execute_script(DRAWN)
     assert len(plots) >= 15
     for plot in plots:
@@ -129,6 +143,54 @@ def test_every_plot_is_drawn_and_nothing_is_fetched(browser: Any, page_file: Pat
     assert requests(browser) == {page_file.as_uri()}
     wide = browser.execute_script("return [document.documentElement.scrollWidth, window.innerWidth]")
     assert wide[0] <= wide[1] == width
+
+
+BOXES = """
+return Object.fromEntries(Object.entries(arguments[0]).map(([name, place]) => {
+  const box = document.querySelector(place).getBoundingClientRect();
+  return [name, [box.left, box.top, box.right, box.bottom]];
+}));
+"""
+PLACES = {
+    "verdict": ".patient .verdict",
+    "curve": ".first .outcome .plot svg.main-svg",
+    "cause": ".first .cause",
+    "cure": ".first .cure > .statement",
+    "code": ".first .cure .code .bar",
+}
+
+
+@pytest.mark.slow
+def test_the_first_screen_holds_verdict_curve_cause_and_cure(browser: Any, single_page: Path) -> None:
+    open_page(browser, single_page, WIDTHS["desktop"])
+    boxes = browser.execute_script(BOXES, PLACES)
+    for name, (left, top, right, bottom) in boxes.items():
+        assert 0 <= left < right <= WIDTHS["desktop"], name
+        assert 0 <= top < bottom <= 800, (name, bottom)
+    ranked = list(boxes)
+    for place, name in enumerate(ranked):
+        for other in ranked[place + 1 :]:
+            (left, top, right, bottom), (l2, t2, r2, b2) = boxes[name], boxes[other]
+            assert min(right, r2) <= max(left, l2) + 1 or min(bottom, b2) <= max(top, t2) + 1, (name, other)
+    small = """
+      const words = [...document.querySelectorAll(":is(.verdict, .first) :is(p, dd, code, text)")];
+      return words.filter((one) => one.checkVisibility() && parseFloat(getComputedStyle(one).fontSize) < 11).length;
+    """
+    assert browser.execute_script(small) == 0
+
+
+@pytest.mark.slow
+def test_the_rest_is_folded_and_opens_with_its_pictures(browser: Any, single_page: Path) -> None:
+    open_page(browser, single_page, WIDTHS["desktop"])
+    closed = "return document.querySelectorAll('details.section:not([open])').length"
+    total = browser.execute_script("return document.querySelectorAll('details.section').length")
+    assert browser.execute_script(closed) == total > 8
+    browser.find_element("css selector", "nav.contents a[href$='-phase-diagram']").click()
+    assert browser.execute_script(closed) == total - 1
+    unfold(browser)
+    assert browser.execute_script(closed) == 0
+    empty = [plot for plot in browser.execute_script(DRAWN) if not plot["marks"] or plot["width"] < 200]
+    assert empty == []
 
 
 @pytest.mark.slow
@@ -162,6 +224,7 @@ def test_the_reader_s_preference_for_dark_is_followed(browser: Any, small_page: 
 
 @pytest.mark.slow
 def test_axes_turn_from_logarithmic_to_linear_and_stay_so(opened: Any) -> None:
+    unfold(opened)
     button = opened.find_element("css selector", "button[data-axis=yaxis]")
     kind = "return arguments[0].closest('figure').querySelector('.plot').layout.yaxis.type"
     pressed = button.get_attribute("aria-pressed")
@@ -180,7 +243,7 @@ def test_code_is_copied_as_it_stands(opened: Any) -> None:
 
     granted = {"permissions": ["clipboardReadWrite", "clipboardSanitizedWrite"]}
     opened.execute_cdp_cmd("Browser.grantPermissions", granted)
-    button = opened.find_element("css selector", "#network-1-what-to-do button.copy")
+    button = opened.find_element("css selector", "#network-1 .first button.copy")
     code = opened.execute_script(
         "return arguments[0].closest('.code').querySelector('code').textContent", button
     )
@@ -218,6 +281,7 @@ def test_the_keyboard_reaches_every_control_and_shows_where_it_is(opened: Any) -
         keys(opened, tab)
         reached += 1
     assert reached - 1 == expected
+    unfold(opened)
     card = opened.find_element("css selector", "details.card:not([open]) > summary")
     opened.execute_script("arguments[0].focus()", card)
     keys(opened, enter)
@@ -236,7 +300,7 @@ def test_the_skip_link_leads_past_the_contents(opened: Any) -> None:
 @pytest.mark.slow
 def test_on_paper_everything_is_open_and_light(opened: Any) -> None:
     opened.find_element("id", "theme").click()
-    closed = "return document.querySelectorAll('details.card:not([open])').length"
+    closed = "return document.querySelectorAll('details:is(.section, .card):not([open])').length"
     before = opened.execute_script(closed)
     assert before > 0
     opened.execute_script("window.dispatchEvent(new Event('beforeprint'))")
@@ -255,7 +319,7 @@ def test_without_scripts_texts_and_numbers_are_there(browser: Any, small_page: P
         browser.get(small_page.as_uri())
         shown = browser.find_element("tag name", "main").text
         assert "which are switched off here" in shown
-        assert "What to do" in shown
+        assert "All treatments" in shown
         assert not any(one.is_displayed() for one in browser.find_elements("css selector", ".plot, button"))
         browser.find_element("css selector", "figure summary").send_keys("\ue007")
         assert browser.find_element("css selector", "figure table").is_displayed()

@@ -3,13 +3,15 @@
 ``foretrain.doctor(model, x, y)`` examines, because this package can be called like the function
 :func:`foretrain.doctor.examine.doctor`. Its rooms are
 
+``outcome``       a short training as given beside ``baselines``; ``outcome_chart`` draws it
 ``checks``        one question each: inputs, initialisation, gains, dead units, plateau, ...
 ``intake``        what the user brings, checked
 ``setup``         what is trained and how; the copy that is measured, and what a pass of it costs
 ``finding``       severity, evidence, source, advice, code and treatment
 ``treatment``     carrying out the advice in its order
 ``verification``  training with and without the advice
-``trials``        short trainings by which checks decide, and by which every cure is proved
+``proof``         trainings without and with a cure, by which every cure is proved
+``trials``        shorter ones by which checks decide
 ``stability``     the largest stable learning rate, and trainings at the rate that suits
 
 What the checks measure with: ``data`` (inputs and targets), ``mlp`` (layers and their critical initialisation),

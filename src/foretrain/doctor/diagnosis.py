@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from textwrap import shorten, wrap
 from typing import TYPE_CHECKING, Any
 
 from foretrain.doctor.checks import CHECKS
 from foretrain.doctor.finding import SCORE_GAIN, Examination, Finding, Severity
-from foretrain.doctor.setup import Setup
+from foretrain.doctor.outcome import Outcome, outcome_of
+from foretrain.doctor.outcome_chart import outcome_chart
+from foretrain.doctor.proof import Proof, try_cure
+from foretrain.doctor.setup import Case, Setup
 from foretrain.support.answers import (
     BLUE,
     FAINT,
@@ -24,6 +27,7 @@ from foretrain.support.answers import (
     Result,
     names_axis,
 )
+from foretrain.support.errors import InputError
 
 if TYPE_CHECKING:
     import xarray
@@ -77,6 +81,27 @@ class Diagnosis(Result):
         """What the training as given showed; None where it was not asked for."""
         return self.examinations["outcome"].worst if "outcome" in self.examinations else None
 
+    @cached_property
+    def short_training(self) -> Outcome | None:
+        """The training behind ``outcome`` with its baselines: what was observed is kept with the setup."""
+        judged = self.examinations.get("outcome")
+        if judged is None or judged.skipped or judged.failed:
+            return None
+        return outcome_of(Case(self.setup))
+
+    @property
+    def cause(self) -> tuple[str, Finding] | None:
+        """The first complaint that is not the outcome itself, with the name of its check."""
+        return next((pair for pair in self.complaints() if pair[0] != "outcome"), None)
+
+    @cached_property
+    def proof(self) -> Proof | None:
+        """The trainings without and with the cure of the cause; None where there is none that was seen to help."""
+        if self.cause is None or self.cause[1].treatment is None or self.short_training is None:
+            return None
+        proof = try_cure(Case(self.setup), self.cause[1].treatment)
+        return proof if proof.helps else None
+
     @property
     def healthy(self) -> bool:
         """Whether it was seen to learn, and nothing critical and no warning was found."""
@@ -88,34 +113,44 @@ class Diagnosis(Result):
         return (pair for pair in self.by_severity() if pair[1].severity <= Severity.WARNING)
 
     @property
-    def headline(self) -> str:
-        """One sentence: whether it learns, what stops it, and what was not looked at."""
-        complaints, outcome = list(self.complaints()), self.outcome
+    def coverage(self) -> str:
+        """How many checks were made, and which questions are open because they were not."""
         failed = [name for name, one in self.examinations.items() if one.failed]
         skipped = [name for name, one in self.examinations.items() if one.skipped]
-        made = len(self.examinations) - len(failed) - len(skipped)
-        if not made:
-            return "None of the checks applies to this model: see why each was skipped."
         unseen = [f"failed: {', '.join(failed)}"] if failed else []
         unseen += [f"skipped: {', '.join(skipped)}"] if skipped else []
-        if outcome is None:
+        if "outcome" not in self.examinations:
             unseen.append("whether it learns")
-        looked = f"{_count(made, 'check')}{'; not looked at, ' if unseen else ''}{'; '.join(unseen)}"
+        made = _count(len(self.examinations) - len(failed) - len(skipped), "check")
+        return f"{made}; not looked at, {'; '.join(unseen)}" if unseen else made
+
+    @property
+    def verdict(self) -> str:
+        """What the training as given showed, in one sentence; empty where there was none."""
+        return self.outcome.answer().statement if self.short_training and self.outcome else ""
+
+    @property
+    def headline(self) -> str:
+        """Whether it learns, what stops it, and, where nothing does, what was not looked at."""
+        complaints, cause, verdict = list(self.complaints()), self.cause, self.verdict
+        if all(one.failed or one.skipped for one in self.examinations.values()):
+            return "None of the checks applies to this model: see why each was skipped."
+        if not complaints and not verdict:
+            return f"Nothing was found that holds learning back ({self.coverage})."
         if not complaints:
-            if outcome is None:
-                return f"Nothing was found that holds learning back ({looked})."
-            proof = outcome.title.rstrip(".")
-            return f"Healthy: {proof[:1].lower()}{proof[1:]} ({looked})."
-        if [name for name, _ in complaints] == ["outcome"]:
-            return f"{complaints[0][1].title.rstrip('.')}; what stops it was not found ({looked})."
-        causes = [pair for pair in complaints if pair[0] != "outcome"]
-        severities = [finding.severity for _, finding in causes]
+            return f"Healthy: {verdict[:1].lower()}{verdict[1:].rstrip('.')} ({self.coverage})."
+        if cause is None:
+            return f"{verdict.rstrip('.')}; what stops it was not found ({self.coverage})."
+        title = cause[1].answer().statement
+        if "outcome" in dict(complaints):
+            return f"{verdict} Cause: {title}"
+        severities = [finding.severity for _, finding in complaints]
         counts = [
             _count(severities.count(severity), word)
             for severity, word in ((Severity.CRITICAL, "critical finding"), (Severity.WARNING, "warning"))
             if severity in severities
         ]
-        return f"{' and '.join(counts)}: {causes[0][1].answer().statement}"
+        return f"{verdict} {' and '.join(counts)}: {title}".lstrip()
 
     def cause_of(self, check: str, finding: Finding) -> str | None:
         """The check whose treatment probably also heals this finding; None if it stands for itself.
@@ -167,40 +202,77 @@ class Diagnosis(Result):
         return merged.assign_attrs(attributes, headline=self.headline)
 
     def answer(self) -> Answer:
-        """Headline, what was looked at, a card for every finding from the worst on, and the plan once it is made."""
+        """The verdict with its curve, the cause with its cure and proof, the plan once it is made; then the rest."""
         plan = self.__dict__.get("_plan")
         treated = {step.check for step in plan.steps} if plan else set()
-        setup = self.setup
+        complaints, setup = list(self.complaints()), self.setup
+        # What was not looked at stands at the top; the headline says it where there is no complaint.
+        limits = [f"{self.coverage}."] if self.cause and "not looked at" in self.coverage else []
+        parts: list[Part] = [" ".join([*limits, *setup.notes])] if limits or setup.notes else []
+        if self.short_training is not None:
+            parts += [self.short_training.evidence, self.chart]
+        first = self.cause or next(iter(complaints), None)
+        if first is not None:
+            check, finding = first
+            parts.append(finding.answer(check, code=check not in treated))
+        if plan is not None and complaints:
+            parts.append(plan.answer())
+        elif complaints:
+            parts.append(
+                "Next: .plan() carries out the advice on a copy, .verify() trains with and without it, "
+                ".findings[i] has evidence, advice and code of each line below."
+            )
+        parts += self.other_cards(*treated)
+        skipped = [f"skipped: {name}: {one.skipped}" for name, one in self._checks() if one.skipped]
+        parts += ["\n".join(skipped)] if skipped else []
         batch = "all samples" if setup.batch_size is None else f"{setup.batch_size} samples"
         chosen = " (chosen by the doctor)" if setup.recipe.chosen else ""
         state = "" if setup.fresh else " Training has begun."
-        case = (
+        parts.append(
             f"{type(setup.model).__name__} with {setup.trained_parameters} parameters on {len(setup.task.x)} "
             f"samples: {setup.task.loss_name}, {setup.recipe}{chosen}, {batch} in a step.{state}"
         )
-        parts: list[Part] = [" ".join([case, *setup.notes])]
-        parts += [
-            finding.answer(check, self.cause_of(check, finding), code=check not in treated)
-            for check, finding in self.by_severity()
-        ]
-        skipped = [f"skipped: {name}: {one.skipped}" for name, one in self._checks() if one.skipped]
-        parts += ["\n".join(skipped)] if skipped else []
-        if plan is not None and not self.healthy:
-            parts.append(plan.answer())
-        elif any(True for _ in self.complaints()):
-            parts.append(
-                "Next: .plan() carries out the advice on a copy, .verify() trains with and without it, "
-                ".findings[i].code has the code."
-            )
+        parts += [self.figure] if self.short_training is None else []
         critical = any(finding.severity is Severity.CRITICAL for finding in self.findings)
-        return Answer(self.headline, [*parts, self.figure], self.to_dataset, self._record(), not critical)
+        statement = self.verdict if self.cause and self.verdict else self.headline  # the cause has its card
+        return Answer(statement, parts, self.to_dataset, self._record(), not critical)
+
+    def other_cards(self, *treated: str) -> list[Answer]:
+        """All findings but the cause and the outcome, folded; code of ``treated`` checks stands in the plan."""
+        first, cards = self.cause[1] if self.cause else None, list[Answer]()
+        for check, finding in self.by_severity():
+            if finding is first or check == "outcome":
+                continue
+            cause = self.cause_of(check, finding)
+            card = finding.answer(check, cause, code=check not in treated)
+            after = f"{card.statement.rstrip('.')} (probably a consequence of {cause})."
+            cards.append(replace(card, statement=after if cause else card.statement, folded=True))
+        return cards
+
+    def chart(self) -> Figure:
+        """The training as given beside the baselines and, where a cure was proved, the training with it."""
+        if self.short_training is None:
+            raise InputError('there is no outcome to draw: let the check "outcome" be made.')
+        figure = outcome_chart(self.short_training, self.proof)
+        return replace(figure, title="\n".join(wrap(self.headline, 75)))
 
     def figure(self, trained: Verification | None = None, name: str = "") -> Figure:
-        """Every check with its worst finding; beside them the trainings with and without the advice, if given."""
+        """The outcome, every check with its worst finding, and the trainings with and without the plan, if given."""
         asked = list(self._checks())
-        title = "\n".join(wrap(f"{name}: {self.headline}" if name else self.headline, 110))
-        size = (9.5 if trained is None else 14.0, max(3.0, 0.4 * len(asked) + 1.2))
-        figure = Figure(title, layout="A" if trained is None else "AAB", size=size)
+        charts = [] if self.short_training is None else self.chart().panels
+        charts += [] if trained is None else trained.figure().panels
+        rows = ["ABCD"[: len(charts)]] if charts else []
+        overview = "ABCD"[len(charts)]
+        rows.append(overview * max(1, len(charts)))
+        lower = max(3.0, 0.4 * len(asked) + 1.2)
+        heights = (4.2, lower) if charts else ()
+        figure = Figure(
+            "\n".join(wrap(f"{name}: {self.headline}" if name else self.headline, 85)),
+            layout=" ".join(rows),
+            heights=heights,
+            size=(14.0 if len(charts) > 1 else 9.5, sum(heights) or lower),
+            panels=list(charts),
+        )
         panel = figure.panel(
             "Checks",
             x=Axis(low=-0.02, high=1.0, ticks=()),
@@ -214,8 +286,6 @@ class Diagnosis(Result):
             said = f"{worst.severity.word}: {worst.title}" if worst else f"skipped: {one.skipped}"
             panel.curve([0.0], [place], marker, color=color, size=8)
             panel.note(0.02, place, shorten(said, 110, placeholder=" ..."), size=8.5)
-        if trained is not None:
-            figure.panels.append(trained.figure().panels[0])
         return figure
 
     def _checks(self) -> Iterator[tuple[str, Examination]]:

@@ -60,7 +60,8 @@ class Finding(Result):
 
     ``title`` says it in one plain sentence, ``evidence`` with numbers, ``source`` names the theory (author and
     equation), ``advice`` what to do (empty for good news) and ``code`` is Python that does it to ``model``,
-    ``optimizer``, ``x``. ``numbers`` are the evidence for machines, ``where`` the layers or features concerned.
+    ``optimizer``, ``x``; ``proof`` says what a training with it showed. ``numbers`` are the evidence for machines,
+    ``where`` the layers or features concerned.
     ``vague`` orders findings of one severity: 0 names a fault, 1 a setting that may make up for another fault, 2 only
     the part or place where the fault is.
     """
@@ -75,6 +76,7 @@ class Finding(Result):
     numbers: Mapping[str, float] = field(default_factory=dict)
     where: tuple[str, ...] = ()
     vague: int = 0
+    proof: str = ""
 
     def answer(self, check: str = "", cause: str | None = None, *, code: bool = True) -> Answer:
         """A card with evidence, advice and theory; ``cause`` names the check whose treatment should come first."""
@@ -82,6 +84,7 @@ class Finding(Result):
         texts = {
             "Evidence": self.evidence,
             "Advice": f"Probably a consequence of {cause}: treat that first." if cause else self.advice,
+            "Proof": "" if cause else self.proof,
             "Theory": self.source,
             "Where": ", ".join(self.where[:_MOST_PLACES]) + (f" and {more} more" if more > 0 else ""),
         }

@@ -15,7 +15,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,21 +34,11 @@ from foretrain.doctor.baselines import (
     measure_for,
     readout_features,
 )
+from foretrain.doctor.outcome_chart import loss_chart, outcome_chart
 from foretrain.doctor.setup import STEP_PASSES, Case, Setup, once, work_of
 from foretrain.doctor.trials import descend
 from foretrain.empirical.models.model import unchanged
-from foretrain.support.answers import (
-    BLUE,
-    GREEN,
-    ORANGE,
-    Answer,
-    Axis,
-    Column,
-    Figure,
-    Result,
-    Table,
-    scale_for,
-)
+from foretrain.support.answers import Answer, Column, Figure, Result, Table
 from foretrain.support.errors import ForetrainError, NotSupportedError
 from foretrain.support.progress import Progress
 from foretrain.support.seeds import integer, torch_generator
@@ -636,12 +626,14 @@ class Outcome(Result):
 
     def answer(self) -> Answer:
         """The verdict, the table of baselines and the curve."""
-        rows = [(one.name, one.score, _error(one.scores)) for one in self.bench.baselines]
+        rows = [(one.name, round(one.score, 3) + 0.0, _error(one.scores)) for one in self.bench.baselines]
         parts: list[Any] = []
         if self.scored:
-            rows.append(("this network", self.score, _error(self.course.best_scores)))
+            rows.append(("this network", round(self.score, 3) + 0.0, _error(self.course.best_scores)))
             name = self.bench.judge.measure.name if self.bench.judge else ""
-            parts.append(Table(["Learner", Column(f"{name.capitalize()}, held out"), "Standard error"], rows))
+            score = Column(f"{name.capitalize()}, held out", error="Standard error")
+            parts.append(Table(["Learner", score, "Standard error"], rows))
+            parts.append(partial(loss_chart, self))
         record = {
             "status": self.status.value,
             "learns": self.learns,
@@ -650,42 +642,11 @@ class Outcome(Result):
             "constant_loss": _finite(self.constant),
             "losses": [_finite(value) for value in self.course.losses],
         }
-        return Answer(self.sentence, [*parts, self.figure], self.to_dataset, record, title="Outcome")
+        return Answer(self.sentence, [self.figure, *parts], self.to_dataset, record, title="Outcome")
 
     def figure(self) -> Figure:
         """The curve beside the baselines."""
-        course = self.course
-        figure = Figure(columns=2 if self.scored else 1, size=(9.5 if self.scored else 6.0, 4.0))
-        finite = np.where(np.isfinite(course.losses), course.losses, np.nan)
-        panel = figure.panel(
-            "Loss as given",
-            x="step",
-            y=Axis(f"loss ({self.loss_name})", scale_for(finite, 30.0)),
-            caption=self.sentence,
-        )
-        panel.curve(np.arange(len(finite)), finite, "-", "training, by step", ORANGE, width=1.0)
-        panel.curve(
-            course.steps,
-            np.where(np.isfinite(course.held_out), course.held_out, np.nan),
-            "o-",
-            "held out",
-            BLUE,
-        )
-        if math.isfinite(self.constant):
-            panel.level(self.constant, label="best constant answer", dash=":")
-        if self.scored and len(course.scores):
-            name = self.bench.judge.measure.name if self.bench.judge else ""
-            scores = np.maximum(course.scores.mean(1), -1.0)
-            panel = figure.panel(
-                f"{name.capitalize()} on samples held out", x="step", y=name, caption=self.evidence
-            )
-            panel.curve(course.steps, scores, "o-", "this network", BLUE)
-            dashes = (":", "--", "-.", "-")
-            for one, dash in zip(self.bench.baselines, dashes):
-                panel.level(
-                    max(one.score, -1.0), label=one.name, dash=dash, color=GREEN if dash == "-" else ORANGE
-                )
-        return figure
+        return outcome_chart(self)
 
     def to_dataset(self) -> xarray.Dataset:
         """The loss by step, the loss and the score of samples held out by record, and the baselines' scores."""

@@ -131,7 +131,11 @@ class Proof:
         steps = len(cured.course.losses)
         if cured.scored and cured.bench.judge is not None:
             name = cured.bench.judge.measure.name
-            before = "beyond all bounds" if given.course.diverged else f"{max(given.score, -9.9):.3g}"
+            before = (
+                "beyond all bounds"
+                if given.course.diverged
+                else f"{round(max(given.score, -9.9), 4) + 0.0:.3g}"
+            )
             return f"{name} {cured.score:.3g} after {steps} steps (without: {before})."
         before = "beyond all bounds" if given.course.diverged else f"{given.course.end:.3g}"
         return f"loss {cured.course.end:.3g} after {steps} steps (without: {before})."
@@ -162,12 +166,11 @@ def _proved(case: Case, finding: Finding) -> Finding:
         both, suited = _at_suited_rate(case, finding, cure)
         if suited is not None and suited.helps and (not proof.helps or suited.gain > proof.gain):
             finding, proof = both, suited
-    evidence = finding.evidence.rstrip(".")
     if not proof.helps and (outcome.learns or not proof.still):
         return replace(
             finding,
             severity=Severity.NOTE,
-            evidence=f"{evidence}. Tried ({cure.name}): {proof.sentence}",
+            evidence=f"{finding.evidence.rstrip('.')}. Tried ({cure.name}): {proof.sentence}",
             advice="Leave it as it is: this network learns no better with the cure.",
             code="",
             treatment=None,
@@ -182,7 +185,7 @@ def _proved(case: Case, finding: Finding) -> Finding:
         finding,
         severity=severity,
         numbers={**finding.numbers, SCORE_GAIN: proof.gain},
-        evidence=f"{evidence}. With the cure: {proof.sentence}" if proof.helps else finding.evidence,
+        proof=f"With the cure: {proof.sentence}" if proof.helps else "",
     )
 
 

@@ -56,6 +56,11 @@ class Response:
         return varies & (_range(self.u) <= _FLAT * self.u.abs().max().clamp_min(1e-30))
 
     @property
+    def reached(self) -> bool:
+        """Whether anything that differs between samples enters the layer."""
+        return bool((_range(self.v) > 0).any())
+
+    @property
     def always_on(self) -> Tensor:
         """Units that are positive in all cases: by symmetry as many as are silent without a fault."""
         return self.v.min(0).values > 0

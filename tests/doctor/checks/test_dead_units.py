@@ -139,3 +139,14 @@ def test_measurements_are_labelled_by_layer() -> None:
 def test_a_single_layer_has_no_units() -> None:
     with pytest.raises(NotSupportedError):
         check(Case(setup_of(nn.Linear(10, 1), X, Y)))
+
+
+def test_units_of_a_network_of_zeros_are_not_said_to_answer() -> None:
+    model = network(nn.ReLU, 4, 16, 2.0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    finding = only(check(Case(setup_of(model, X, Y))))
+    assert finding.severity is Severity.NOTE
+    assert finding.title == "Units of 3 of 3 layers get the same for every sample: none can answer."
+    assert finding.where == ("0", "2", "4")

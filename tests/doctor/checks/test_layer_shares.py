@@ -169,3 +169,19 @@ def test_a_head_that_starts_from_zero_is_no_fault() -> None:
 def test_one_layer_has_nothing_to_share() -> None:
     with pytest.raises(NotSupportedError, match="fewer than two"):
         examined(nn.Linear(3, 1), torch.randn(8, 3), torch.randn(8, 1))
+
+
+def test_adam_does_not_make_tiny_shares_good_news() -> None:
+    x, y = regression(100)
+    model = mlp(chain(x.shape[1], 16, 7, 1), nn.Tanh, 1.0)
+    with torch.no_grad():
+        for layer in list(model)[2:10:2]:
+            layer.weight.mul_(1e-3)
+    _, found = examined(model, x, y, torch.optim.Adam(model.parameters(), lr=1e-3))
+    (finding,) = found.findings
+    assert found.data is not None
+    assert float(found.data["relative"].min()) < 1e-4
+    assert finding.severity is Severity.NOTE
+    assert "hardly change the outputs yet" in finding.title
+    small = found.data["layer"].values[found.data["relative"].values < 1e-4]
+    assert finding.where == tuple(small)

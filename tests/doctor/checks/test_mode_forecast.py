@@ -8,6 +8,7 @@ from torch import nn
 from foretrain.doctor.checks.modes import check
 from foretrain.doctor.examine import Training, make_setup
 from foretrain.doctor.finding import Severity
+from foretrain.doctor.outcome import outcome_of
 from foretrain.doctor.output_kernel import forecast_modes, output_kernel
 from foretrain.doctor.setup import Case
 from foretrain.empirical.mode_prediction import predict_modes
@@ -123,3 +124,31 @@ def test_a_target_of_zero_has_no_modes():
     x = inputs()
     with pytest.raises(NotSupportedError, match="zero"):
         check(case_of(network(), x, torch.zeros(40, 3).double()))
+
+
+def test_what_was_seen_to_learn_is_not_called_slow():
+    """Twelve layers hardly pass a gradient, but Adam trains them."""
+    torch.manual_seed(0)
+    layers = [part for _ in range(5) for part in (nn.Linear(16, 16), nn.ReLU())]
+    model = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), *layers, nn.Linear(16, 2))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(0.7)
+    x = inputs(200).float()
+    case = case_of(model, x, (x[:, 0] > 0).long(), torch.optim.Adam(model.parameters(), lr=3e-3))
+    (finding,) = check(case).findings
+    assert outcome_of(case).learns
+    assert finding.numbers["slow_share"] > 0.5  # by the kernel at the start
+    assert finding.severity is Severity.GOOD
+    assert "seen to learn" in finding.title
+    assert "10,000" not in finding.title
+
+
+def test_modes_that_are_learned_already_wait_for_nothing():
+    layer = nn.Linear(2, 2, bias=False).double()
+    x = torch.eye(2).double()
+    with torch.no_grad():
+        layer.weight.copy_(torch.diag(torch.tensor([2.0, 1.0])))
+    (finding,) = check(case_of(layer, x, x @ layer.weight.T.detach() * 1.01, 0.1)).findings
+    assert finding.title == "The main modes of the target are learned already."
+    assert "in sight" not in finding.evidence

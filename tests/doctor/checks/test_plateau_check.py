@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from foretrain.doctor.checks import plateau
 from foretrain.doctor.checks.plateau import check
 from foretrain.doctor.examine import Training, make_setup
-from foretrain.doctor.finding import Finding, Severity
+from foretrain.doctor.finding import Finding, Severity, counted
 from foretrain.doctor.setup import Case, Setup
 from foretrain.support.errors import NotSupportedError
 
@@ -36,6 +36,24 @@ def planted(
 def examined(model: nn.Module, data: Data, **options: object) -> tuple[Setup, Finding]:
     setup = make_setup(model, *data, Training(**options))
     return setup, check(Case(setup)).findings[0]
+
+
+@pytest.mark.parametrize("scale", [0.1, 0.4])
+def test_the_figure_has_the_steps_that_the_finding_tells(scale: float) -> None:
+    data = regression(100)
+    model = mlp(chain(data[0].shape[1], 32, 7, 1), nn.Tanh, 1.0)
+    with torch.no_grad():
+        for place in range(1, 7):
+            model[2 * place].weight.mul_(scale)
+    # A rate far below the stable one, so that steps at the one and at the other differ.
+    examination = check(Case(make_setup(model, *data, Training(optimizer=1e-4))))
+    (finding,), measured = examination.findings, examination.data
+    assert measured is not None
+    followed = float(measured["given_step"][-1])
+    assert f"{counted(followed)} steps of rate" in finding.evidence
+    assert f"after {counted(float(measured['rescaled_step'][-1]))} steps." in finding.evidence
+    assert finding.numbers["steps"] == followed
+    assert measured.attrs["predicted_steps"] == finding.numbers["predicted_steps"]
 
 
 @pytest.mark.parametrize(

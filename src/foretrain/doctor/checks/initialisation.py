@@ -6,6 +6,7 @@ thirty.
 
 Measurements (dimensions layer 1..L, hidden 1..L-1, input):
 ``C_b``, ``C_W``  of this network, and ``C_W_wanted``, ``C_b_wanted``
+``K_before``, ``K_before_wanted``  kernel of the layer before, mean over samples, and in the network that is advised
 ``chi_parallel``, ``chi_perpendicular``  predicted susceptibilities at each layer's kernel, mean over inputs
 ``K_measured``, ``K_theory``, ``K_deviation``, ``K_z``  kernel (mean square preactivation) of some inputs beside its
 prediction, the deviation between single networks, and the distance from the prediction in these deviations
@@ -231,6 +232,8 @@ def _dataset(chain: MlpChain, measured: Signals, predicted: Kernels | None, want
         "C_W": ("layer", chain.C_W),
         "C_b_wanted": ("layer", [np.nan if goal is None or goal.C_b is None else goal.C_b for goal in goals]),
         "C_W_wanted": ("layer", [np.nan if goal is None else goal.C_W for goal in goals]),
+        "K_before": ("layer", [np.nan, *chain.kernels[:-1].mean(1)]),
+        "K_before_wanted": ("layer", [np.nan if goal is None else goal.kernel for goal in goals]),
         "K_measured": ("layer input", kernels),
         "distance_measured": ("hidden", measured.distance),
         "gradient_measured": ("hidden", measured.gradient),

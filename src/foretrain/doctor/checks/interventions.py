@@ -72,19 +72,19 @@ def check(case: Case) -> Examination:
         scores[change.treatment.name] = proof.after
         if proof.worth or (proof.helps and proof.heals and not outcome.learns):
             severity = Severity.CRITICAL if proof.heals and not outcome.learns else Severity.WARNING
-            evidence = f"{outcome.evidence} With {change.treatment.name} instead: {proof.sentence}"
             numbers = {SCORE_GAIN: proof.gain, "score": proof.after}
             helped.append(
                 Finding(
                     severity,
                     change.title,
-                    evidence,
+                    outcome.evidence,
                     _SOURCE,
                     change.advice,
                     change.code,
                     change.treatment,
                     numbers,
                     vague=change.vague,
+                    proof=f"With {change.treatment.name} instead: {proof.sentence}",
                 )
             )
     if not helped:

@@ -222,6 +222,13 @@ def _fair(seen: _Shares, prefix: str = "") -> Finding:
         name = seen.weights[int(np.argmax(relative))]
         title = f"{name} does {largest:.1%} of what all weights do; the others follow slowly."
         return Finding(Severity.NOTE, title, evidence, _SOURCE, numbers=numbers, where=(name,))
+    if relative.min() < _VANISHING:
+        low = tuple(name for name, share in zip(seen.weights, relative) if share < _VANISHING)
+        title = (
+            f"{len(low)} of {count} weight matrices hardly change the outputs yet: the least has "
+            f"{relative.min():.1g} of an equal share."
+        )
+        return Finding(Severity.NOTE, title, evidence, _SOURCE, numbers=numbers, where=low)
     title = f"All {count} weight matrices take part in learning, the least {relative.min():.2g} of an equal share."
     return Finding(Severity.GOOD, title, evidence, _SOURCE, numbers=numbers)
 

@@ -20,6 +20,7 @@ import torch
 from numpy.typing import NDArray
 
 from foretrain.doctor.finding import Examination, Finding, Severity, Treatment, counted
+from foretrain.doctor.outcome import outcome_of
 from foretrain.doctor.output_kernel import ModeForecast, forecast_modes, output_kernel, pictures, reference
 from foretrain.doctor.setup import Case, Group, Recipe, descent
 from foretrain.doctor.stability import edge
@@ -64,9 +65,15 @@ def _told(case: Case, standard: Case, found: ModeForecast, samples: int) -> Find
         "longest_half_time": float(halves.max()),
     }
     if share < _SLOW_SHARE:
-        title = (
-            f"All main modes of the target are within reach: the first halves in {_steps(float(halves[0]))}."
-        )
+        pending = halves[(np.abs(found.left[0]) > _LEARNED) & ~slow]
+        title = "The main modes of the target are learned already."
+        if len(pending):
+            title = f"All main modes of the target are within reach: the first halves in {_steps(float(pending[0]))}."
+        return Finding(Severity.GOOD, title, evidence, _SOURCE, numbers=numbers)
+    outcome = outcome_of(case)
+    if outcome.learns:  # what was seen outweighs a forecast
+        title = "It was seen to learn; the forecast by its tangent kernel at the start is too slow here."
+        evidence = f"{outcome.evidence} If the kernel stayed as it is: {evidence[:1].lower()}{evidence[1:]}"
         return Finding(Severity.GOOD, title, evidence, _SOURCE, numbers=numbers)
     title = (
         f"{int(slow.sum())} of {count} target mode{'s' if count > 1 else ''} ({share:.0%} of the target) would need "
@@ -85,7 +92,9 @@ def _mode(place: int, found: ModeForecast) -> str:
     name = f"mode {place + 1}"
     if found.classes and np.max(np.abs(found.target.right[place])) > 0.99:
         name += f" (class {int(np.argmax(np.abs(found.target.right[place])))})"
-    return f"{name} ({found.shares[place]:.0%} of the target) {_steps(float(found.half_times[place]))}"
+    learned = abs(float(found.left[0][place])) <= _LEARNED
+    when = "learned already" if learned else _steps(float(found.half_times[place]))
+    return f"{name} ({found.shares[place]:.0%} of the target) {when}"
 
 
 def _steps(count: float) -> str:
@@ -115,6 +124,7 @@ def _with_optimizer(case: Case, standard: Case, found: ModeForecast, finding: Fi
         advice="Train with Adam: it is faster along flat directions.",
         code="optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=0.001)",
         treatment=Treatment("Adam instead of descent", lambda setup: setup.with_recipe(adam)),
+        vague=1,  # it makes up for weights and inputs that are at fault
     )
 
 

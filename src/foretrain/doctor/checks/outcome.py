@@ -9,7 +9,9 @@ from foretrain.doctor.finding import Examination, Finding, Severity
 from foretrain.doctor.outcome import Outcome, Status, learned_by_heart, outcome_of
 from foretrain.doctor.setup import Case
 
-_SOURCE = "measured: a short training as given, judged on samples held out, beside baselines fitted to the same samples"
+_SOURCE = (
+    "measured: a short training as given, on samples held out, beside baselines fitted to the same samples"
+)
 _HARDLY = 0.25  # of what the best baseline gains: a network that gained less has hardly learned
 _BY_HEART = 0.9  # of the loss of a constant
 _SEVERITY = {
@@ -29,8 +31,8 @@ _ADVICE = {
     Status.DIVERGES: "Lower the learning rate, and look at what the other checks say about scales.",
     Status.FAILS: "Mend what the message says: the model runs, but a step of training does not.",
     Status.BY_HEART: "Look whether y belongs to x row by row; if it does, give more samples, or regularise.",
-    Status.NOTHING: "Look whether y belongs to x row by row (a shuffle or a shift of one of them ends like this); if it does, "
-    "no linear model, neighbour or short training sees the relation in these samples: give more of them.",
+    Status.NOTHING: "Look whether y belongs to x row by row (a shuffle or a shift of one of them ends like this); "
+    "if it does, no linear model, neighbour or short training sees the relation in these samples: give more of them.",
     Status.UNSEEN: "Train longer, and look at what the other checks say.",
 }
 

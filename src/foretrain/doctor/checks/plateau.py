@@ -7,7 +7,7 @@ at the largest one that follows the flow where that is smaller.
 Data: ``relative_scale`` (layer), norm over natural norm; ``at_bottleneck`` and ``factor`` (layer); ``imbalance``
 (pair), difference of squared norms of neighbouring layers, where they form pairs; ``given_loss`` (given_step) and
 ``rescaled_loss`` (rescaled_step), the loss along the flow in steps. Attributes: ``level`` (loss at the saddle),
-``left`` (loss at which the plateau counts as left), ``loss``.
+``left`` (loss at which the plateau counts as left), ``loss``, ``predicted_steps`` (what the finding says).
 """
 
 from __future__ import annotations
@@ -98,8 +98,15 @@ def check(case: Case) -> Examination:
     # Where larger layers do not help, it is not worth much how long the given ones wait.
     counts = after is None or after.left
     given = _followed(case, task, level, _EVALUATIONS if counts else _FIRST_EVALUATIONS)
-    found = _judged(case, small, given, after, level)
-    return Examination((found,), _dataset(case, task, layers, factors, given, after, level))
+    if after is not None:  # both are told and drawn in steps that can be compared
+        if small.epsilon < _TINY:  # rates that tiny layers stand are too large once they have grown
+            given = given.at(min(given.rate, after.rate))
+        else:  # a wait because of a small rate is not because of the layers
+            given, after = given.at(given.stable), after.at(after.stable)
+    finding = _judged(case, small, given, after, level)
+    data = _dataset(case, task, layers, factors, given, after, level)
+    wait = finding.numbers.get("predicted_steps", given.length)
+    return Examination((finding,), data.assign_attrs(predicted_steps=wait))
 
 
 def _followed(case: Case, task: Task, level: float, evaluations: int) -> _Wait:
@@ -183,16 +190,12 @@ def _judged(case: Case, small: Bottleneck, given: _Wait, after: _Wait | None, le
         elif given.left:
             title = f"No layer is small, and learning begins within {counted(given.length)} steps."
         return Finding(Severity.GOOD, title, _course(case, given, level) + ".", _SOURCE, numbers=numbers)
-    if small.epsilon < _TINY:  # rates that tiny layers stand are too large once they have grown
-        given = given.at(min(given.rate, after.rate))
-    else:  # a wait because of a small rate is not because of the layers
-        given, after = given.at(given.stable), after.at(after.stable)
     # How much longer small layers wait by the law alone, for flows that were not followed to their end.
     longer = float(small.epsilon ** -ScalingLaw(small.count, small.epsilon, math.nan, True).exponent)
     wait = max(given.length, 0.0 if given.left else longer * after.length)
     gain = wait / max(after.length, 1.0)
-    numbers |= {"rescaled_steps": after.length, "predicted_steps": wait, "gain": gain}
-    law = "" if given.left else f", for which the law says {longer:.2g} times longer than without"
+    numbers |= {"rescaled_steps": after.length, "predicted_steps": wait, "times_longer": gain}
+    law = "" if given.left else f", for which the law says {counted(longer)} times longer than without"
     evidence = (
         f"{_course(case, given, level)}; {small.count} weight matrices sit at {small.epsilon:.2g} of their natural "
         f"scale{law}. Rescaled, it {'leaves' if after.left else 'has not left'} after {counted(after.length)} steps."
@@ -227,7 +230,7 @@ def _waiting(
         evidence,
         _SOURCE,
         "Multiply the small weights so that they reach their natural scale: the wait becomes "
-        f"{counted(numbers['gain'])} times shorter.",
+        f"{counted(numbers['times_longer'])} times shorter.",
         scaling_code(factors),
         Treatment("rescale small layers", lambda setup: setup.rescaled(factors)),
         numbers,

@@ -14,8 +14,9 @@ into a tanh.
 
 from __future__ import annotations
 
+import math
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -120,12 +121,16 @@ def _root_ratio(above: float, below: float) -> float:
 
 @dataclass(frozen=True)
 class LayerPlan:
-    """What becomes of one layer: its C_W, its C_b (None: biases are multiplied like the weights), the mean m."""
+    """What becomes of one layer: its C_W, its C_b (None: biases are multiplied like the weights), the mean m.
+
+    ``kernel`` is that of the layer before it, at which C_W is critical; nan for the first layer.
+    """
 
     name: str
     C_W: float
     C_b: float | None
     centre: float
+    kernel: float = field(default=math.nan, compare=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,13 +158,14 @@ def find_wanted(chain: MlpChain, fresh: bool) -> Wanted:
     C_b = point.C_b if point is not None and chain.has_bias else 0.0
     K = point.K_star if point is not None and point.K_star else _START
     size = float((chain.inputs**2).mean())
-    C_W, centre = ((K - C_b) / size if size > 0 else 1.0), 0.0
+    C_W, centre, before = ((K - C_b) / size if size > 0 else 1.0), 0.0, math.nan
     plans = []
     for number, (name, layer) in enumerate(zip(chain.names, chain.fields.layers), start=1):
         last = number == chain.depth
         if layer.trains_weight:
             own_bias = (0.0 if last else _short(C_b)) if fresh else None
-            plans.append(LayerPlan(name, _short(C_W), own_bias, _short(centre) if fresh else 0.0))
+            plans.append(LayerPlan(name, _short(C_W), own_bias, _short(centre) if fresh else 0.0, before))
+        before = K
         mean, square, slope_square = _moments(act, K)
         centre = mean if centred else 0.0
         C_W = 1 / slope_square
@@ -172,6 +178,11 @@ def find_wanted(chain: MlpChain, fresh: bool) -> Wanted:
 def _short(number: float) -> float:
     """As it stands in the code that is shown, so that code and treatment do the same."""
     return float(f"{number:.6g}")
+
+
+def critical_weights(act: Activation, kernels: Array) -> Array:
+    """The C_W at which chi_perp = C_W <s'^2> = 1 (9.93) behind a layer with each of these kernels."""
+    return np.array([1 / _moments(act, float(K))[2] for K in kernels])
 
 
 def _moments(act: Activation, K: float) -> tuple[float, float, float]:

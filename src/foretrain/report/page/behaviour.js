@@ -64,6 +64,11 @@
   contents.addEventListener("click", (event) => {
     if (event.target.closest("a") && !wide.matches) contents.open = false;
   });
+  const open = () => {
+    const part = document.getElementById(location.hash.slice(1));
+    if (part?.matches("details.section")) part.open = true;
+  };
+  addEventListener("hashchange", open);
   const watcher = new IntersectionObserver((entries) => {
     entries.filter((entry) => entry.isIntersecting).forEach((entry) => {
       links.forEach((link) => link.removeAttribute("aria-current"));
@@ -75,7 +80,7 @@
   // --- paper: light colours, everything open
   let before = null;
   addEventListener("beforeprint", () => {
-    const closed = [...document.querySelectorAll("details.card:not([open]), details.more:not([open])")];
+    const closed = [...document.querySelectorAll("details:is(.section, .card, .more):not([open])")];
     before = { theme: root.dataset.theme, closed };
     closed.forEach((one) => { one.open = true; });
     root.dataset.theme = "light";
@@ -89,5 +94,6 @@
     pictures.redraw(root);
   });
 
+  open();
   pictures.enliven(root);
 })();

@@ -6,12 +6,23 @@ import base64
 import hashlib
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 
 from foretrain._version import __version__
 from foretrain.report.page import learning, signals
-from foretrain.report.page.patient import Patient, checks, facts, findings, measurements, remedy, verdict
+from foretrain.report.page.patient import (
+    Patient,
+    checks,
+    findings,
+    first_screen,
+    measurements,
+    outcome,
+    remedy,
+    settings,
+    verdict,
+)
 from foretrain.support.answers import Answer
 from foretrain.support.answers.html import (
     Markup,
@@ -19,7 +30,6 @@ from foretrain.support.answers.html import (
     document,
     element,
     own_file,
-    part_markup,
     plotly_script,
 )
 from foretrain.support.atomic import new_file
@@ -29,8 +39,9 @@ _TITLE = "How this network will learn"
 # What only scripts bring to life is not shown without them; the numbers under every picture are.
 _WITHOUT_SCRIPTS = ".plot, button { display: none !important; }"
 _ORDER = (
-    remedy,
     findings,
+    remedy,
+    outcome,
     learning.training,
     signals.phases,
     signals.agreement,
@@ -42,6 +53,7 @@ _ORDER = (
     learning.rates,
     signals.inputs,
     checks,
+    settings,
     measurements,
 )
 
@@ -57,7 +69,7 @@ def write_page(
 
 
 def sections_of(patient: Patient) -> list[Answer]:
-    """What the page says about a network, in the order of reading; what was not measured is left out."""
+    """What is folded below the first screen, in the order of reading; what was not measured is left out."""
     answers = (section(patient) for section in _ORDER)
     return [answer for answer in answers if answer is not None]
 
@@ -90,7 +102,7 @@ def page(patients: Sequence[Patient], title: str = "") -> str:
         "body",
         element("a", "Skip to the content", class_="skip", href="#content"),
         element("header", element("h1", heading), button, class_="top"),
-        element("div", _contents(chapters), _main(chapters), class_="layout"),
+        element("div", _contents(chapters), _main(chapters, heading), class_="layout"),
         element("footer", element("p", made)),
         element("p", id="said", class_="unseen", role="status", aria_live="polite"),
         [element("script", Markup(script)) for script in scripts],
@@ -101,7 +113,7 @@ def page(patients: Sequence[Patient], title: str = "") -> str:
 Chapter = tuple[str, Patient, list[Answer]]  # its place, the network, and what is said about it
 
 
-def _main(chapters: Sequence[Chapter]) -> Markup:
+def _main(chapters: Sequence[Chapter], heading: str) -> Markup:
     still = (
         "The pictures are drawn by this file's own scripts, which are switched off here: every text is complete, and "
         "“Numbers” under each picture shows what it would show."
@@ -111,13 +123,32 @@ def _main(chapters: Sequence[Chapter]) -> Markup:
     top = element("section", verdicts, class_="summary", aria_label="Summary") if len(chapters) > 1 else None
     articles = []
     for place, patient, sections in chapters:
-        parts = [
-            element("section", body_of(one, still=False), id=_section_place(place, one), aria_label=one.title)
+        first = [
+            element(
+                "section",
+                body_of(one, still=False),
+                class_=f"{one.title.split()[0].lower()} {one.tone}".strip(),
+            )
+            for one in first_screen(patient)
+        ]
+        folded = [
+            element(
+                "details",
+                element("summary", element("h3", one.title)),
+                element("div", body_of(replace(one, title=""), still=False), class_="inside"),
+                id=_section_place(place, one),
+                class_="section",
+            )
             for one in sections
         ]
-        head = (element("h2", patient.name), verdict(patient), part_markup(facts(patient)))
+        alone = "unseen" if len(chapters) == 1 and patient.name == heading else None  # said above already
+        head = (
+            element("h2", patient.name, class_=alone),
+            verdict(patient),
+            element("div", first, class_="first"),
+        )
         names = {"class_": "patient", "id": place, "aria_label": patient.name}
-        articles.append(element("article", *head, parts, **names))
+        articles.append(element("article", *head, element("div", folded, class_="rest"), **names))
     return element("main", notice, top, articles, id="content", tabindex=-1)
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from foretrain.doctor.finding import counted
 from foretrain.report.page.patient import Patient
 from foretrain.report.page.signals import COLOURS, DASHES, FEW_FACTOR, add_losses, short_names, three_digits
 from foretrain.support.answers import (
@@ -293,7 +294,10 @@ def plateau(patient: Patient) -> Answer | None:
         return None
     figure = Figure(columns=2)
     flows = {name: data[f"{name}_step"].values for name in _FLOWS if f"{name}_loss" in data}
-    lengths = [f"{_FLOWS[name]} about {number_text(steps[-1], 2)} steps" for name, steps in flows.items()]
+    lengths = [f"{_FLOWS[name]} for {counted(steps[-1])} steps" for name, steps in flows.items()]
+    wait = float(data.attrs["predicted_steps"])
+    if wait > flows["given"][-1]:
+        lengths[0] += f" (by the law of small layers it waits for {counted(wait)})"
     level = float(data.attrs["level"])
     panel = figure.panel(
         "Forecast of the loss",

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from foretrain.doctor.checks import CHECKS
 from foretrain.doctor.finding import Severity
-from foretrain.support.answers import Answer, Facts, Part, Table, Tone, dataset_tables
+from foretrain.doctor.outcome_chart import loss_chart
+from foretrain.support.answers import Answer, Code, Facts, Part, Table, Tone, dataset_tables
 from foretrain.support.answers.formulas import number_text
 from foretrain.support.answers.html import Markup, badge, element
 from foretrain.support.errors import NotSupportedError
@@ -73,71 +75,100 @@ def example_patients(steps: int, seed: Seed = 0) -> list[Patient]:
 
 
 def verdict(patient: Patient, link: str = "") -> Markup:
-    """The worst finding in one sentence, or a clean bill; a link where it stands on top of the page."""
-    found = patient.diagnosis.findings
-    worst = found[0].severity if found else Severity.NOTE
-    examinations = patient.diagnosis.examinations.values()
-    examined = sum(not (one.skipped or one.failed) for one in examinations)
-    sentence = f"A clean bill of health: none of {examined} checks found anything that holds learning back."
-    if found and worst <= Severity.WARNING:
-        sentence = found[0].title
-    elif not examined:
-        sentence = "Nothing could be examined: every check was skipped, for the reasons given below."
+    """What the training showed in one sentence, and what was not looked at; a link where it stands on top."""
+    diagnosis = patient.diagnosis
+    found, shown = diagnosis.findings, diagnosis.outcome if diagnosis.short_training else None
+    worst = min((finding.severity for finding in found), default=Severity.NOTE)
+    tone = worst if worst <= Severity.WARNING or not found else Severity.GOOD  # notes hold nothing back
+    if not diagnosis.healthy and tone is Severity.GOOD:
+        tone = Severity.NOTE  # nothing was found, and it was not seen to learn
     number = Counter(finding.severity for finding in found)
     counts = [
         f"{number[one]} {one.word}{'s' if one in (Severity.WARNING, Severity.NOTE) and number[one] > 1 else ''}"
         for one in Severity
         if number[one]
     ]
-    skipped = sum(bool(one.skipped) for one in examinations)
-    counts += [f"{skipped} skipped"] if skipped else []
-    tone = Severity.GOOD if worst is Severity.NOTE and found else worst  # notes hold nothing back
+    sentence = shown.title if shown else diagnosis.headline
+    notes = [] if link else diagnosis.setup.notes
+    said = [", ".join(counts), diagnosis.coverage] if counts else [diagnosis.coverage]
     return element(
         "a" if link else "div",
         element("span", patient.name, class_="counts") if link else None,
-        element("div", badge(tone.word)),
-        element("p", sentence),
-        element("p", ", ".join(counts), class_="counts"),
+        element("p", badge(tone.word), " ", sentence),
+        element("p", " ".join([f"{' in '.join(said)}.", *notes]), class_="counts"),
         class_=f"verdict {tone.word}",
         href=link or None,
     )
 
 
-def facts(patient: Patient) -> Facts:
+def first_screen(patient: Patient) -> list[Answer]:
+    """What is seen without opening anything: the curve beside its baselines, the cause, and its cure with proof."""
+    diagnosis, parts = patient.diagnosis, list[Answer]()
+    if diagnosis.short_training is not None:
+        parts.append(Answer("", [diagnosis.chart], title="Outcome"))
+    name, finding = diagnosis.cause or ("outcome", diagnosis.outcome)
+    if finding is None or (name == "outcome" and diagnosis.short_training is None):
+        return parts
+    if name == "outcome":
+        seen = diagnosis.short_training.answer().tables if diagnosis.short_training else []
+        parts.append(Answer(finding.evidence, seen, title="What was seen"))
+    else:
+        about = {"Check": name, "Theory": finding.source, "Where": ", ".join(finding.where)}
+        more = Answer(
+            "", [Facts({key: text for key, text in about.items() if text})], title="Theory", folded=True
+        )
+        why = Answer(finding.answer().statement, [finding.evidence, more], title="Cause")
+        parts.append(replace(why, tone=finding.severity.word))
+    if finding.advice and finding.severity <= Severity.WARNING:
+        code: list[Part] = [Code(finding.code, "For your model, optimizer and x")] if finding.code else []
+        tried = f"With the cure: {diagnosis.proof.sentence}" if diagnosis.proof else ""
+        proof = finding.proof or tried
+        parts.append(Answer(finding.advice, [*([proof] if proof else []), *code], title="Cure"))
+    return parts
+
+
+def settings(patient: Patient) -> Answer:
     """The network, its data and its optimizer, in a few words each."""
     setup = patient.diagnosis.setup
     from foretrain.compare.bundle import Bundle
 
     x = setup.task.x
     each = str(x) if isinstance(x, Bundle) else " × ".join(map(str, x.shape[1:])) + " each"
-    return Facts(
-        {
-            "Network": type(setup.model).__name__,
-            "Trained parameters": f"{setup.trained_parameters:,}",
-            "Samples": f"{len(x):,}" + (f" ({each})" if each != " each" else ""),
-            "Loss": setup.task.loss_name,
-            "Optimizer": str(setup.recipe) + (" (chosen by the doctor)" if setup.recipe.chosen else ""),
-            "Batch": "all samples" if setup.batch_size is None else number_text(setup.batch_size),
-        }
-    )
+    facts = {
+        "Network": type(setup.model).__name__,
+        "Trained parameters": f"{setup.trained_parameters:,}",
+        "Samples": f"{len(x):,}" + (f" ({each})" if each != " each" else ""),
+        "Loss": setup.task.loss_name,
+        "Optimizer": str(setup.recipe) + (" (chosen by the doctor)" if setup.recipe.chosen else ""),
+        "Batch": "all samples" if setup.batch_size is None else number_text(setup.batch_size),
+    }
+    return Answer("", [Facts(facts)], title="Settings")
+
+
+def outcome(patient: Patient) -> Answer | None:
+    """The same training by its loss, and the scores of all learners with their errors."""
+    seen = patient.diagnosis.short_training
+    if seen is None:
+        return None
+    parts: list[Part] = [*seen.answer().tables, partial(loss_chart, seen, patient.diagnosis.proof)]
+    return Answer(seen.evidence, parts if seen.scored else [], title="Outcome in numbers")
 
 
 def remedy(patient: Patient) -> Answer | None:
-    """The plan, and its proof by training; None for a healthy network that was not trained."""
+    """The plan, and its proof by training; None where nothing complains and it was not trained."""
     seen, found = patient.verification, patient.diagnosis
     proof: list[Part] = [] if seen is None else [seen.figure]
-    if found.healthy:
+    if not any(True for _ in found.complaints()):
         return Answer("Nothing needs to be treated.", proof, title="How it trains") if proof else None
     plan = (found.plan() if seen is None else seen.plan).answer()
-    return Answer(plan.statement, [*plan.parts, *proof], title="What to do")
+    return Answer(plan.statement, [*plan.parts, *proof], title="All treatments")
 
 
-def findings(patient: Patient) -> Answer:
-    """A card for every finding, from the worst on; good news is folded."""
-    found = patient.diagnosis
-    cards = [finding.answer(check, found.cause_of(check, finding)) for check, finding in found.by_severity()]
+def findings(patient: Patient) -> Answer | None:
+    """A folded card for every finding besides the cause, from the worst on."""
+    cards = patient.diagnosis.other_cards()
     lead = "From the worst on; causes come before their consequences. Open a card for evidence, source and advice."
-    return Answer(lead, cards, title="Findings")
+    return Answer(lead, cards, title="Other findings") if cards else None
 
 
 def checks(patient: Patient) -> Answer:

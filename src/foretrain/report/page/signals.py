@@ -54,22 +54,25 @@ def phases(patient: Patient) -> Answer | None:
     from foretrain.doctor.mlp.chain import chain_of
     from foretrain.doctor.setup import Case
 
-    wanted, found = None, patient.diagnosis.examinations.get("initialisation")
-    if found is not None and any(finding.severity <= Severity.WARNING for finding in found.findings):
-        wanted = patient.data("initialisation", "C_W_wanted", "C_b_wanted")  # where the layers should lie
     try:
-        figure = _phase_figure(chain_of(Case(patient.diagnosis.setup)), wanted)
+        chain = chain_of(Case(patient.diagnosis.setup))
+        parts: list[Part] = [_phase_figure(chain)]
     except ForetrainError:  # no chain, or an activation that jumps: there are no phases to show
         return None
+    data = patient.data("initialisation", "K_before", "C_W_wanted", "K_before_wanted")
+    if data is not None and data.sizes["layer"] > 2:
+        findings = patient.diagnosis.examinations["initialisation"].findings
+        advised = any(finding.severity <= Severity.WARNING for finding in findings)
+        parts.append(_edge_figure(chain, data, advised))
     lead = (
-        "Away from the edge between the phases, signals and gradients grow or shrink by a factor with every layer; "
-        "a deep network should lie on the edge, at the critical point."
+        "Away from the edge between the phases, signals and gradients grow or shrink by a factor with every layer. "
+        "In a network of finite depth a layer lies on the edge at the kernel that it gets."
     )
-    return Answer(lead, [figure], title="Phase diagram")
+    return Answer(lead, parts, title="Phase diagram")
 
 
-def _phase_figure(chain: MlpChain, wanted: xarray.Dataset | None) -> Figure:
-    """Every layer at its (C_W, C_b), and where it should be, over the phases of the activation (section 5.3)."""
+def _phase_figure(chain: MlpChain) -> Figure:
+    """Every layer at its (C_W, C_b) over the phases of the activation (section 5.3)."""
     from foretrain.theory.criticality.critical_points import phase_figure
     from foretrain.theory.criticality.phase_diagram import phase_diagram
 
@@ -80,10 +83,7 @@ def _phase_figure(chain: MlpChain, wanted: xarray.Dataset | None) -> Figure:
     diagram = phase_diagram(chain.activation, (0.0, highest), (0.0, widest), points=_POINTS)
     figure = phase_figure(diagram)
     (panel,) = figure.panels
-    panel.title = f"Where the layers lie among the phases of {chain.activation.label}"
-    if wanted is not None:
-        advised = (np.minimum(wanted["C_W_wanted"].values, widest)[1:], wanted["C_b_wanted"].values[1:])
-        panel.curve(*advised, "o", "advised, hidden layers", INK, size=9, hollow=True)
+    panel.title = f"Where the layers would lead after many more, among the phases of {chain.activation.label}"
     panel.curve(C_W, C_b, "o", "layers of this network", INK, size=7)
     points = (diagram[f"critical_{key}"].values for key in ("C_W", "C_b", "stability"))
     critical = [
@@ -98,6 +98,30 @@ def _phase_figure(chain: MlpChain, wanted: xarray.Dataset | None) -> Figure:
         f"The {len(C_W)} layers of weights have C_W {_range(C_W)} and C_b {_range(C_b)}.{where} Blue: nearby inputs "
         f"merge with depth; orange: they part{grey}."
     )
+    return figure
+
+
+def _edge_figure(chain: MlpChain, data: xarray.Dataset, advised: bool) -> Figure:
+    """Hidden layers at C_W and the kernel that they get, beside the edge chi_perp = 1 (9.93) at this kernel."""
+    from foretrain.doctor.mlp.initialisation import critical_weights
+
+    # The first layer gets the inputs, and the last one sets the size of the outputs.
+    inner = data.isel(layer=slice(1, -1))
+    layers = [("layers of this network", inner["C_W"].values, inner["K_before"].values, False)]
+    if advised:
+        layers.append(("advised", inner["C_W_wanted"].values, inner["K_before_wanted"].values, True))
+    kernels = np.concatenate([K[np.isfinite(K) & (K > 0)] for _, _, K, _ in layers])
+    figure = Figure(size=(7.2, 4.2))
+    caption = "Left of the line differences and gradients shrink in the layer, right of it they grow."
+    if advised:
+        caption += f" The advice puts every hidden layer on the line, with C_W {_range(layers[1][1])}."
+    panel = figure.panel("Every hidden layer beside the edge at its kernel", caption=caption)
+    panel.x, panel.y = Axis("weight variance  $C_W$", low=0.0), log("kernel K of the layer before")
+    if len(kernels):
+        along = np.geomspace(kernels.min() / 2, 2 * kernels.max(), _POINTS)
+        panel.curve(critical_weights(chain.activation, along), along, "-", r"$\chi_\perp = 1$", INK)
+    for label, C_W, K, hollow in layers:
+        panel.curve(C_W, np.where(K > 0, K, np.nan), "o", label, INK, size=9 if hollow else 7, hollow=hollow)
     return figure
 
 
@@ -236,7 +260,7 @@ def _add_gains(figure: Figure, data: xarray.Dataset) -> None:
         "Gain of every block",
         x=names_axis(blocks),
         y=log("gain"),
-        caption=f"Forward gains go {_range(forward)}, backward gains {_range(backward)}; 1 keeps the size.",
+        caption=f"Forward gains lie {_range(forward)}, backward gains {_range(backward)}; 1 keeps the size.",
     )
     places = np.arange(len(blocks))
     for panel, labels, curves in (
@@ -290,7 +314,7 @@ def inputs(patient: Patient) -> Answer | None:
         return None
     features, mean, deviation = (data[key].values for key in ("feature", "mean", "deviation"))
     varying, constant = deviation[deviation > 0], int(data["constant"].sum()) if "constant" in data else 0
-    spread = f"Deviations go {_range(varying)}" if len(varying) else "Nothing varies"
+    spread = f"Deviations lie {_range(varying)}" if len(varying) else "Nothing varies"
     many = (
         f"; {constant} of {len(features)} features are constant"
         if constant
@@ -343,4 +367,5 @@ def three_digits(values: Iterable[Any]) -> list[float]:
 
 
 def _range(values: Sequence[float] | np.ndarray[Any, Any]) -> str:
-    return f"from {number_text(np.nanmin(values))} to {number_text(np.nanmax(values))}"
+    low, high = number_text(np.nanmin(values)), number_text(np.nanmax(values))
+    return f"from {low} to {high}" if low != high else f"at {low}"

@@ -128,14 +128,20 @@ window.foretrainPictures = window.foretrainPictures || (() => {
     if (!window.Plotly && packed) await (unpacked ??= unpack(packed.textContent)); // once, whoever asks first
     if (!window.Plotly) return;
     root.dataset.alive = "yes";
-    for (const place of root.querySelectorAll("[data-panel]")) {
+    await show(root);
+    root.addEventListener("toggle", (event) => show(event.target), true);
+    root.dataset.drawn = "all";
+  };
+  // What is folded is drawn when it is opened, because only then it has its width.
+  const show = async (part) => {
+    for (const place of part.querySelectorAll("[data-panel]")) {
+      if (!place.checkVisibility()) continue;
       await draw(place);
       await new Promise((done) => setTimeout(done)); // the page answers meanwhile
     }
-    root.dataset.drawn = "all";
   };
   const redraw = (root, width) => {
-    for (const place of root.querySelectorAll("[data-panel]")) if (known.has(place)) draw(place, width);
+    for (const place of root.querySelectorAll("[data-panel]")) if (place.checkVisibility()) draw(place, width);
   };
   return { enliven, redraw };
 })();
