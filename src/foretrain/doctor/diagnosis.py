@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from textwrap import shorten, wrap
 from typing import TYPE_CHECKING, Any
 
+from foretrain.doctor.budget import Account
 from foretrain.doctor.checks import CHECKS
-from foretrain.doctor.finding import Examination, Finding, Severity
+from foretrain.doctor.finding import Examination, Finding, Severity, finite
 from foretrain.doctor.setup import Setup
 from foretrain.support.answers import (
     BLUE,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from foretrain.doctor.verification import Verification
 
 
+_FEW = 1 / 3  # of the checks: a model that no more apply to was mostly not examined
 _MARKS = {
     None: ("_", FAINT),
     Severity.CRITICAL: ("D", RED),
@@ -47,6 +49,7 @@ class Diagnosis(Result):
 
     setup: Setup
     examinations: Mapping[str, Examination]
+    account: Account = field(default_factory=Account)  # of the time that was spent
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -88,20 +91,32 @@ class Diagnosis(Result):
         """One sentence: whether it learns, what stops it, and what was not looked at."""
         complaints, outcome = list(self.complaints()), self.outcome
         failed = [name for name, one in self.examinations.items() if one.failed]
-        skipped = [name for name, one in self.examinations.items() if one.skipped]
-        made = len(self.examinations) - len(failed) - len(skipped)
+        skipped = [name for name, one in self.examinations.items() if one.skipped and not one.cut]
+        cut = [name for name, one in self.examinations.items() if one.cut]
+        untried = [name for name, one in self.examinations.items() if one.untried]
+        made = len(self.examinations) - len(failed) - len(skipped) - len(cut)
+        late = [f"not looked at: {', '.join(cut)}"] if cut else []
+        late += [f"advice not tried: {', '.join(untried)}"] if untried else []
+        if late:
+            late = [f"{'; '.join(late)} ({self.account.reason})"]
+        if not made and late:
+            return f"Nothing was examined; {late[0]}."
         if not made:
             return "None of the checks applies to this model: see why each was skipped."
         unseen = [f"failed: {', '.join(failed)}"] if failed else []
         unseen += [f"skipped: {', '.join(skipped)}"] if skipped else []
         if outcome is None:
             unseen.append("whether it learns")
-        looked = f"{_count(made, 'check')}{'; not looked at, ' if unseen else ''}{'; '.join(unseen)}"
+        unseen = [f"not looked at, {'; '.join(unseen)}"] if unseen else []
+        looked = "; ".join([_count(made, "check"), *unseen, *late])
         if not complaints:
             if outcome is None:
                 return f"Nothing was found that holds learning back ({looked})."
             proof = outcome.title.rstrip(".")
-            return f"Healthy: {proof[:1].lower()}{proof[1:]} ({looked})."
+            most = made >= len(cut) + len(failed) and made > _FEW * len(self.examinations)
+            return (
+                f"{'Healthy' if most else 'Mostly not examined'}: {proof[:1].lower()}{proof[1:]} ({looked})."
+            )
         if [name for name, _ in complaints] == ["outcome"]:
             return f"{complaints[0][1].title.rstrip('.')}; what stops it was not found ({looked})."
         causes = [pair for pair in complaints if pair[0] != "outcome"]
@@ -111,7 +126,8 @@ class Diagnosis(Result):
             for severity, word in ((Severity.CRITICAL, "critical finding"), (Severity.WARNING, "warning"))
             if severity in severities
         ]
-        return f"{' and '.join(counts)}: {causes[0][1].answer().statement}"
+        said = f"{' and '.join(counts)}: {causes[0][1].answer().statement}"
+        return f"{said.rstrip('.')} ({late[0]})." if late else said
 
     def cause_of(self, check: str, finding: Finding) -> str | None:
         """The check whose treatment probably also heals this finding; None if it stands for itself.
@@ -134,12 +150,17 @@ class Diagnosis(Result):
 
     @cached_property
     def _plan(self) -> Plan:
+        return self.plan()
+
+    def plan(self, seconds: float | None = None) -> Plan:
+        """The treatments in their order, each found on what the earlier ones have made of the network.
+
+        That takes no longer than these seconds, by default as many as the examination might take.
+        """
         from foretrain.doctor.treatment import make_plan
 
-        return make_plan(self)
-
-    def plan(self) -> Plan:
-        """The treatments in their order, each found on what the earlier ones have made of the network."""
+        if "_plan" not in self.__dict__:
+            self.__dict__["_plan"] = make_plan(self, self.account.budget if seconds is None else seconds)
         return self._plan
 
     def verify(self, steps: int = 200, *, seconds: float = 60.0) -> Verification:
@@ -189,7 +210,14 @@ class Diagnosis(Result):
                 ".findings[i].code has the code."
             )
         critical = any(finding.severity is Severity.CRITICAL for finding in self.findings)
-        return Answer(self.headline, [*parts, self.figure], self.to_dataset, self._record(), not critical)
+        return Answer(
+            self.headline,
+            [*parts, self.figure],
+            self.to_dataset,
+            self._record(),
+            not critical,
+            interrupted=self.account.interrupted,
+        )
 
     def figure(self, trained: Verification | None = None, name: str = "") -> Figure:
         """Every check with its worst finding; beside them the trainings with and without the advice, if given."""
@@ -236,11 +264,16 @@ class Diagnosis(Result):
             "fresh": setup.fresh,
             "seed": setup.seed,
             "notes": list(setup.notes),
+            "seconds": self.account.spent,
+            "budget": finite(self.account.budget),
+            "interrupted": self.account.interrupted,
             "checks": {
                 name: {
                     "question": questions[name],
                     "skipped": one.skipped or None,
                     "failed": one.failed,
+                    "cut": one.cut,
+                    "untried": one.untried,
                     "findings": [
                         finding.to_dict() | {"consequence_of": self.cause_of(name, finding)}
                         for finding in one.findings

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -12,6 +13,7 @@ from foretrain.doctor.finding import Examination, Finding, Severity, Treatment
 from foretrain.doctor.setup import Case, Setup
 from foretrain.doctor.stability import with_chosen_rate
 from foretrain.support.answers import Answer, Code, Part, Result, labelled
+from foretrain.support.deadline import Deadline, OutOfTimeError, within
 from foretrain.support.progress import track
 
 if TYPE_CHECKING:
@@ -37,6 +39,7 @@ class Plan(Result):
     steps: tuple[Step, ...]
     treated: Setup
     asked: tuple[str, ...] = ()  # names of the checks that were made
+    deadline: Deadline = field(default_factory=lambda: Deadline(math.inf), repr=False)
     # What was looked at after the last treatment.
     seen: Mapping[str, Examination] = field(default_factory=dict)
 
@@ -50,15 +53,16 @@ class Plan(Result):
         return {name: self._after(name) for name in track(self.asked, "examining the treated network")}
 
     def persists(self, check: str) -> bool:
-        """Whether the treated network still gets a complaint from this check."""
-        return any(finding.severity <= Severity.WARNING for finding in self._after(check).findings)
+        """Whether the treated network still gets a complaint from this check, or may, as nobody has looked."""
+        after = self._after(check)
+        return after.cut or any(finding.severity <= Severity.WARNING for finding in after.findings)
 
     def _after(self, name: str) -> Examination:
         from foretrain.doctor.examine import examined
 
         case, found = self._looked
         if name not in found:
-            found[name] = examined(case, next(check for check in CHECKS if check.name == name))
+            found[name] = examined(case, next(check for check in CHECKS if check.name == name), self.deadline)
         return found[name]
 
     @property
@@ -96,18 +100,21 @@ class Plan(Result):
         )
 
 
-def make_plan(diagnosis: Diagnosis) -> Plan:
-    """From the data over the weights to the optimizer. A check looks again once something before it was treated."""
+def make_plan(diagnosis: Diagnosis, seconds: float) -> Plan:
+    """From the data over the weights to the optimizer. A check looks again once something before it was treated.
+
+    When the seconds are over, nobody looks again: then the treatments that are known so far are the plan.
+    """
     from foretrain.doctor.examine import examined
 
-    setup, steps = diagnosis.setup, list[Step]()
+    setup, steps, deadline = diagnosis.setup, list[Step](), Deadline(seconds)
     case, seen = Case(setup), dict(diagnosis.examinations)
     asked = [check for check in CHECKS if check.name in diagnosis.examinations and check.stage < Stage.NONE]
     for check in track(sorted(asked, key=lambda check: check.stage), "planning the treatment"):
         if check.treats_descent_only and not setup.recipe.is_descent:
             continue
         if check.name not in seen:
-            seen[check.name] = examined(case, check)
+            seen[check.name] = examined(case, check, deadline)
         found = [
             Step(check.name, finding, finding.treatment)
             for finding in seen[check.name].findings
@@ -118,6 +125,10 @@ def make_plan(diagnosis: Diagnosis) -> Plan:
         for step in found:
             setup = step.treatment.apply(setup)
         steps += found
-        setup = with_chosen_rate(setup)
+        try:
+            with within(deadline):
+                setup = with_chosen_rate(setup)
+        except OutOfTimeError:  # the rate stays that of the network as given
+            pass
         case, seen = Case(setup), {}
-    return Plan(diagnosis.setup, tuple(steps), setup, tuple(diagnosis.examinations), seen)
+    return Plan(diagnosis.setup, tuple(steps), setup, tuple(diagnosis.examinations), deadline, seen)
