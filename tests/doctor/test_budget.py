@@ -25,7 +25,7 @@ from foretrain.doctor.finding import Examination, Finding, Severity
 from foretrain.doctor.setup import Case
 from foretrain.support import progress
 from foretrain.support.deadline import Deadline, OutOfTimeError
-from foretrain.support.errors import InputError
+from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.progress import track
 
 
@@ -90,15 +90,20 @@ def test_the_verdict_does_not_depend_on_how_long_its_training_takes(monkeypatch:
     assert found.headline.startswith("Mostly not examined: it was looked at (1 check; not looked at: look 0")
 
 
-def test_what_is_likely_to_take_too_long_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_likely_to_take_too_long_leaves_the_time_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
-    long = MadeUp(
-        "long", "?", Stage.NONE, takes(clock, 1), effort=Effort.THEORY, steps=50
-    )  # 50 s, as 1 s is a step
-    found = timed(monkeypatch, clock, 30.0, long, outcome(clock, 10))
+
+    def refuses(case: Case) -> Examination:
+        raise NotSupportedError("not for such models.")
+
+    # 50 s, as a step of the outcome takes 1 s.
+    long = MadeUp("long", "?", Stage.NONE, takes(clock, 50), effort=Effort.THEORY, steps=50)
+    other = MadeUp("other", "?", Stage.NONE, refuses, effort=Effort.THEORY, steps=60)
+    found = timed(monkeypatch, clock, 30.0, long, other, outcome(clock, 10))
     assert found.examinations["long"].cut
-    assert clock.now == 10
-    assert "a budget of 60 s would do" in found.headline
+    assert found.examinations["other"].skipped == "not for such models."
+    assert clock.now == 11  # it was stopped after its first step
+    assert "a budget of 65 s would do" in found.headline
 
 
 def test_where_nothing_is_learned_theory_leaves_time_for_trainings(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,7 +42,8 @@ from foretrain.support.user_warnings import warn_user
 
 _CUT = Examination(skipped="there was no time for it.", cut=True)
 _THEORY = 0.6  # of the time, at most, where a network does not learn
-_FAR_TOO_LONG = 2.0  # times what is left: a check that is likely to take longer is not begun
+_FAR_TOO_LONG = 2.0  # times what is left: a check that is likely to take longer leaves the time to others
+_GLANCE = 0.02  # of the time, that it may take all the same
 BRIEF_STEPS = 300  # of the trainings that prove one finding, about
 
 
@@ -210,7 +211,9 @@ def diagnose(setup: Setup, checks: Iterable[Check] = CHECKS, deadline: Deadline 
         nonlocal step_seconds
         bar.describe(f"looking at {check.name} ({len(examinations) + 1} of {len(asked)})")
         start, likely = deadline.spent, check.steps * step_seconds
-        one = _CUT if likely > _FAR_TOO_LONG * limit.left else look(case, check, limit)
+        if likely > _FAR_TOO_LONG * limit.left:  # it may still be told at once that it does not apply
+            limit = replace(limit, seconds=min(limit.seconds, start + _GLANCE * limit.seconds))
+        one = look(case, check, limit)
         took, examinations[check.name] = deadline.spent - start, one
         if one.cut:
             cut_seconds.append(max(likely, 2 * took))

@@ -108,8 +108,8 @@ def run(model: nn.Module, x: Tensor) -> Pass:
     states = as_samples_first(module, states)
     if len(states) != len(x):
         raise NotSupportedError(
-            f"a recurrent layer is given {len(states)} sequences where there are {len(x)} samples (batch_first may be "
-            "missing), so that its steps are not those of the samples."
+            f"a recurrent layer is given {len(states)} sequences where there are {len(x)} samples (batch_first may "
+            "be missing), so that its steps are not those of the samples."
         )
     return Pass(name, module, given, states, outputs)
 

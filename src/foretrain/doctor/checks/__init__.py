@@ -64,7 +64,7 @@ CHECKS = (
     Check("gradients", "Does a gradient reach every parameter, and does the optimizer move it?", Stage.DATA),
     Check("layers", "What is lost, copied or left straight between inputs and outputs?", Stage.WEIGHTS),
     Check("sequence", "Do answers see the positions that matter?", Stage.WEIGHTS),
-    Check("inputs", "Are inputs and targets on one scale?", Stage.DATA, effort=Effort.THEORY, steps=120),
+    Check("inputs", "Are inputs and targets on one scale?", Stage.DATA, effort=Effort.THEORY, steps=40),
     Check(
         "initialisation",
         "Is every layer at its critical initialisation?",
@@ -80,7 +80,7 @@ CHECKS = (
         steps=60,
     ),
     Check("dead_units", "Do all units answer to the data?", Stage.WEIGHTS),
-    Check("plateau", "Will the loss wait on a plateau?", Stage.WEIGHTS, effort=Effort.THEORY, steps=400),
+    Check("plateau", "Will the loss wait on a plateau?", Stage.WEIGHTS, effort=Effort.THEORY, steps=200),
     Check("aspect_ratio", "Is the network wide enough for its depth?", Stage.NONE, effort=Effort.THEORY),
     Check(
         "layer_shares",
@@ -97,14 +97,14 @@ CHECKS = (
         "How unequal are the directions that are learned?",
         Stage.NONE,
         effort=Effort.THEORY,
-        steps=400,
+        steps=200,
     ),
     Check(
         "modes",
         "Which parts of the target are learned, and how fast?",
         Stage.OPTIMIZER,
         effort=Effort.THEORY,
-        steps=450,
+        steps=220,
         treats_descent_only=True,
     ),
     Check(
@@ -112,7 +112,7 @@ CHECKS = (
         "Is the learning rate stable, and large enough?",
         Stage.RATE,
         effort=Effort.THEORY,
-        steps=200,
+        steps=80,
     ),
     Check(
         "interventions",

@@ -39,7 +39,7 @@ def check(case: Case) -> Examination:
 
 def mixing(case: Case) -> tuple[float, str]:
     """How much outputs depend on the rest of the batch, relative to their variation; and where that begins."""
-    model, x = case.model, case.task.x[:_SAMPLES]
+    model, x = case.model, case.task.x[: case.at_once(_SAMPLES)]
     half = max(1, len(x) // 2)
     if len(x) < 4:
         return 0.0, ""
@@ -182,7 +182,7 @@ def _future(case: Case) -> list[Finding]:
         return []
     if not float((y[:, :-1] == x[:, 1:]).double().mean()) > 0.9:
         return []
-    some, middle = x[:_SAMPLES].clone(), x.shape[1] // 2
+    some, middle = x[: case.at_once(_SAMPLES)].clone(), x.shape[1] // 2
     other = some.clone()
     other[:, middle:] = x[torch.randperm(len(x), generator=torch.Generator().manual_seed(0))[: len(some)]][
         :, middle:
