@@ -169,6 +169,8 @@ def test_the_record_is_json_with_finite_numbers(monkeypatch: pytest.MonkeyPatch)
         "question": "?",
         "skipped": "not for linear models.",
         "failed": False,
+        "cut": False,
+        "untried": False,
         "findings": [],
     }
     told = record["checks"]["cause"]["findings"][0]

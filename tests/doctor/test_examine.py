@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import foretrain as ft
 from foretrain.doctor.diagnosis import Diagnosis
-from foretrain.doctor.examine import Training, chosen_checks, examine, make_setup
+from foretrain.doctor.examine import Training, chosen_checks, diagnose, make_setup
 from foretrain.doctor.finding import Examination, Finding, Severity, Treatment
 from foretrain.doctor.proof import spare
 from foretrain.doctor.setup import Case
@@ -351,7 +351,7 @@ def test_a_check_that_does_not_apply_or_fails_does_not_hide_the_others(
     monkeypatch.setattr(modes, "check", fails)
     setup = make_setup(network(), X, Y, Training(optimizer=RATE))
     with pytest.warns(RuntimeWarning, match="modes: This check failed") as warned:
-        found = examine(setup, chosen_checks("modes, plateau,inputs"))
+        found = diagnose(setup, chosen_checks("modes, plateau,inputs")).examinations
     assert warned[0].filename == __file__
     assert list(found) == ["inputs", "plateau", "modes"]
     assert found["inputs"].skipped == "this is not for such models."

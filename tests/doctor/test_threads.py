@@ -21,23 +21,23 @@ def _two_threads() -> Iterator[None]:
 
 
 @pytest.mark.parametrize(
-    ("model", "shape", "largest", "total"),
+    ("model", "shape", "work"),
     [
-        (nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 3)), (5,), 35, 35 + 21),
-        (nn.Sequential(nn.Conv2d(2, 3, 3, padding=1), nn.Flatten()), (2, 4, 4), 3 * 16 * 18, 3 * 16 * 18),
+        (nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 3)), (5,), Work(35, 35 + 21, 7 + 7 + 3)),
         (
-            nn.LSTM(4, 6, batch_first=True),
-            (9, 4),
-            24 * 6,
-            9 * 24 * (4 + 6),
-        ),  # the largest call is one step in time
-        (nn.ReLU(), (5,), 0, 0),
+            nn.Sequential(nn.Conv2d(2, 3, 3, padding=1), nn.Flatten()),
+            (2, 4, 4),
+            Work(3 * 16 * 18, 3 * 16 * 18, 2 * 3 * 16),
+        ),
+        # The largest call is one step in time.
+        (nn.LSTM(4, 6, batch_first=True), (9, 4), Work(24 * 6, 9 * 24 * (4 + 6), 9 * 6)),
+        (nn.ReLU(), (5,), Work(0, 0, 5)),
     ],
 )
-def test_multiplications_of_the_layers(
-    model: nn.Module, shape: tuple[int, ...], largest: int, total: int
+def test_multiplications_and_results_of_the_layers(
+    model: nn.Module, shape: tuple[int, ...], work: Work
 ) -> None:
-    assert count_work(model, torch.randn(1, *shape)) == Work(largest, total)
+    assert count_work(model, torch.randn(1, *shape)) == work
 
 
 @pytest.mark.usefixtures("_two_threads")

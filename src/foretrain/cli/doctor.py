@@ -23,6 +23,7 @@ from foretrain.cli.models import (
 )
 from foretrain.cli.options import Model
 from foretrain.support.answers import Answer
+from foretrain.support.deadline import parse_duration
 
 if TYPE_CHECKING:
     import xarray
@@ -48,6 +49,10 @@ def doctor(
     clip_norm: ClipNorm = None,
     checkpoint: Checkpoint = None,
     checks: Annotated[str | None, "Names of checks, separated by commas [default: all]."] = None,
+    budget: Annotated[
+        str | None,
+        "Time it may take, as in --budget 60s or 2m [default: 30s up to a million parameters, 2m for ten million].",
+    ] = None,
     verify: Annotated[bool, "Also train with and without the advice, for a minute at most."] = False,
     steps: Annotated[int, typer.Option("--steps", min=1, help="Steps of --verify.")] = 200,
     seed: Seed = 0,
@@ -56,14 +61,20 @@ def doctor(
 
     Every finding has its evidence, the theory behind it, advice, and where possible the code that carries it out.
     The model and its file are not changed. Exit code: 0 if the network can learn (also with warnings), 1 if
-    a finding is critical, 2 if the model or the data cannot be used.
+    a finding is critical, 2 if the model or the data cannot be used. Ctrl-C gives what is known so far (130).
     """
     training = Training(
         loss, optimizer, lr, momentum, batch_size, checkpoint, weight_decay, clip_norm, accumulate
     )
-    found = training.examined(model, data, seed, checks)
-    plan = found.plan()  # asked first: what heals with another finding is then told as its consequence
-    trained = found.verify(steps) if verify else None
+    found = training.examined(
+        model, data, seed, checks, None if budget is None else parse_duration(budget, "--budget")
+    )
+    try:  # asked first: what heals with another finding is then told as its consequence
+        plan = found.plan(found.account.left)
+    except KeyboardInterrupt:
+        found = replace(found, account=replace(found.account, interrupted=True))
+        plan = found.plan(0.0)
+    trained = found.verify(steps) if verify and not found.account.interrupted else None
     answer = found.answer()
     parts = [part for part in answer.parts if not callable(part)]
     record = {"verification": None if trained is None else trained.to_dict()}
@@ -95,6 +106,7 @@ COMMAND = Command(
         "foretrain doctor model.py:make data.npz",
         "foretrain doctor model.py:make data.npz --optimizer adam --lr 0.001 --batch-size 64 --verify",
         "foretrain doctor model.py:make data.npz --optimizer rmsprop --lr 0.001 --clip-norm 1",
+        "foretrain doctor model.py:make data.npz --budget 2m",
         "foretrain doctor model.py:make data.npz --checks initialisation,learning_rate --lr 0.1 --json",
         "foretrain doctor model.py:make data.npz --checkpoint weights.pt --save diagnosis --plot diagnosis.png",
     ),

@@ -1,7 +1,7 @@
 """What all commands share: their options, what they hand back, and what happens to errors.
 
 Exit codes: 0 done; 1 unexpected failure, or the answer is that something does not hold; 2 the input cannot be
-used, said in one sentence; 130 interrupted.
+used, said in one sentence; 130 interrupted, with what is known so far where a command can say it.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from foretrain.support.answers.text import show
 from foretrain.support.errors import ForetrainError, ForetrainWarning, InputError, on_the_command_line
 from foretrain.support.json_text import json_text
 
+_INTERRUPTED = 130  # as shells say it
 Seed = Annotated[int, typer.Option("--seed", min=0, help="The same seed gives the same numbers.")]
 
 
@@ -96,7 +97,7 @@ def report(error: BaseException, *, debug: bool = False, options: Mapping[str, s
     if debug:
         traceback.print_exception(error)
     if isinstance(error, KeyboardInterrupt):
-        message, code = "interrupted.", 130
+        message, code = "interrupted.", _INTERRUPTED
     elif isinstance(error, ForetrainError):
         message, code = on_the_command_line(error.message, options or {}), 2
     else:
@@ -177,4 +178,6 @@ def _perform(command: Command, values: Mapping[str, Any], options: _Options) -> 
         show(answer)
         for path in filter(None, (options.plot, options.save)):
             show(answers.Answer(f"Written: {path}"))
+    if answer.interrupted:
+        return _INTERRUPTED
     return 0 if answer.holds else 1

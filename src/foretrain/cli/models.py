@@ -117,7 +117,9 @@ class Training:
     clip_norm: float | None = None
     accumulate: int = 1
 
-    def examined(self, model: str, data: Path, seed: int, checks: str | None = None) -> Diagnosis:
+    def examined(
+        self, model: str, data: Path, seed: int, checks: str | None = None, budget: float | None = None
+    ) -> Diagnosis:
         """The diagnosis of a model's file on a data file; what cannot be used is refused before the work."""
         from foretrain.compare.task import named_loss
         from foretrain.doctor.examine import chosen_checks, doctor
@@ -155,6 +157,7 @@ class Training:
             clip_norm=self.clip_norm,
             fresh=None if self.checkpoint is None else False,
             checks=checks,
+            budget=budget,
             seed=seed,
         )
 

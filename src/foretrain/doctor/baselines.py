@@ -84,7 +84,8 @@ def measure_for(outputs: Tensor, y: Any, loss: Callable[[Any, Any], Tensor]) -> 
         if y.shape[1:] == apart and int(y.max()) < outputs.shape[axis] > 1:
             axes.append(Measure("labels", axis))
     if axes:
-        return min(axes, key=lambda one: float(loss(one.hot(y, outputs), y)) if len(axes) > 1 else 0.0)
+        some = y[: len(outputs)]
+        return min(axes, key=lambda one: float(loss(one.hot(some, outputs), some)) if len(axes) > 1 else 0.0)
     same = y[:1].numel() * len(outputs) == outputs.numel()
     if (whole and same and y.ndim == 1) or (same and y.shape[1:] == outputs.shape[1:]):
         values = torch.unique(y[:_MOST_ROWS])

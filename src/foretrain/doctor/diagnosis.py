@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from textwrap import shorten, wrap
 from typing import TYPE_CHECKING, Any
 
+from foretrain.doctor.budget import Account
 from foretrain.doctor.checks import CHECKS
-from foretrain.doctor.finding import SCORE_GAIN, Examination, Finding, Severity
+from foretrain.doctor.finding import SCORE_GAIN, Examination, Finding, Severity, finite
 from foretrain.doctor.outcome import Outcome, outcome_of
 from foretrain.doctor.outcome_chart import outcome_chart
 from foretrain.doctor.proof import Proof, try_cure
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from foretrain.doctor.verification import Verification
 
 
+_FEW = 1 / 3  # of the checks: a model that no more apply to was mostly not examined
 _MARKS = {
     None: ("_", FAINT),
     Severity.CRITICAL: ("D", RED),
@@ -51,6 +53,7 @@ class Diagnosis(Result):
 
     setup: Setup
     examinations: Mapping[str, Examination]
+    account: Account = field(default_factory=Account)  # of the time that was spent
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -116,13 +119,28 @@ class Diagnosis(Result):
     def coverage(self) -> str:
         """How many checks were made, and which questions are open because they were not."""
         failed = [name for name, one in self.examinations.items() if one.failed]
-        skipped = [name for name, one in self.examinations.items() if one.skipped]
+        skipped = [name for name, one in self.examinations.items() if one.skipped and not one.cut]
         unseen = [f"failed: {', '.join(failed)}"] if failed else []
         unseen += [f"skipped: {', '.join(skipped)}"] if skipped else []
         if "outcome" not in self.examinations:
             unseen.append("whether it learns")
-        made = _count(len(self.examinations) - len(failed) - len(skipped), "check")
-        return f"{made}; not looked at, {'; '.join(unseen)}" if unseen else made
+        unseen = [f"not looked at, {'; '.join(unseen)}"] if unseen else []
+        made = len(self.made)
+        return "; ".join([_count(made, "check"), *unseen, *([self.late] if self.late else [])])
+
+    @property
+    def made(self) -> list[str]:
+        """Names of the checks that came to an end."""
+        return [name for name, one in self.examinations.items() if not (one.failed or one.skipped or one.cut)]
+
+    @property
+    def late(self) -> str:
+        """What the time did not allow, and why; empty where all was looked at and tried."""
+        cut = [name for name, one in self.examinations.items() if one.cut]
+        untried = [name for name, one in self.examinations.items() if one.untried]
+        late = [f"not looked at: {', '.join(cut)}"] if cut else []
+        late += [f"advice not tried: {', '.join(untried)}"] if untried else []
+        return f"{'; '.join(late)} ({self.account.reason})" if late else ""
 
     @property
     def verdict(self) -> str:
@@ -131,26 +149,31 @@ class Diagnosis(Result):
 
     @property
     def headline(self) -> str:
-        """Whether it learns, what stops it, and, where nothing does, what was not looked at."""
+        """Whether it learns, what stops it, and what was not looked at."""
         complaints, cause, verdict = list(self.complaints()), self.cause, self.verdict
-        if all(one.failed or one.skipped for one in self.examinations.values()):
-            return "None of the checks applies to this model: see why each was skipped."
+        if not self.made:
+            none = "None of the checks applies to this model: see why each was skipped."
+            return f"Nothing was examined; {self.late}." if self.late else none
         if not complaints and not verdict:
             return f"Nothing was found that holds learning back ({self.coverage})."
         if not complaints:
-            return f"Healthy: {verdict[:1].lower()}{verdict[1:].rstrip('.')} ({self.coverage})."
+            left_out = sum(one.cut or one.failed for one in self.examinations.values())
+            most = len(self.made) >= left_out and len(self.made) > _FEW * len(self.examinations)
+            word = "Healthy" if most else "Mostly not examined"
+            return f"{word}: {verdict[:1].lower()}{verdict[1:].rstrip('.')} ({self.coverage})."
         if cause is None:
             return f"{verdict.rstrip('.')}; what stops it was not found ({self.coverage})."
         title = cause[1].answer().statement
+        late = f" ({self.late})" if self.late else ""
         if "outcome" in dict(complaints):
-            return f"{verdict} Cause: {title}"
+            return f"{verdict} Cause: {title.rstrip('.')}{late}."
         severities = [finding.severity for _, finding in complaints]
         counts = [
             _count(severities.count(severity), word)
             for severity, word in ((Severity.CRITICAL, "critical finding"), (Severity.WARNING, "warning"))
             if severity in severities
         ]
-        return f"{verdict} {' and '.join(counts)}: {title}".lstrip()
+        return f"{verdict} {' and '.join(counts)}: {title.rstrip('.')}{late}.".lstrip()
 
     def cause_of(self, check: str, finding: Finding) -> str | None:
         """The check whose treatment probably also heals this finding; None if it stands for itself.
@@ -173,12 +196,17 @@ class Diagnosis(Result):
 
     @cached_property
     def _plan(self) -> Plan:
+        return self.plan()
+
+    def plan(self, seconds: float | None = None) -> Plan:
+        """The treatments in their order, each found on what the earlier ones have made of the network.
+
+        That takes no longer than these seconds, by default as many as the examination might take.
+        """
         from foretrain.doctor.treatment import make_plan
 
-        return make_plan(self)
-
-    def plan(self) -> Plan:
-        """The treatments in their order, each found on what the earlier ones have made of the network."""
+        if "_plan" not in self.__dict__:
+            self.__dict__["_plan"] = make_plan(self, self.account.budget if seconds is None else seconds)
         return self._plan
 
     def verify(self, steps: int = 200, *, seconds: float = 60.0) -> Verification:
@@ -235,7 +263,14 @@ class Diagnosis(Result):
         parts += [self.figure] if self.short_training is None else []
         critical = any(finding.severity is Severity.CRITICAL for finding in self.findings)
         statement = self.verdict if self.cause and self.verdict else self.headline  # the cause has its card
-        return Answer(statement, parts, self.to_dataset, self._record(), not critical)
+        return Answer(
+            statement,
+            parts,
+            self.to_dataset,
+            self._record(),
+            not critical,
+            interrupted=self.account.interrupted,
+        )
 
     def other_cards(self, *treated: str) -> list[Answer]:
         """All findings but the cause and the outcome, folded; code of ``treated`` checks stands in the plan."""
@@ -310,11 +345,16 @@ class Diagnosis(Result):
             "fresh": setup.fresh,
             "seed": setup.seed,
             "notes": list(setup.notes),
+            "seconds": self.account.spent,
+            "budget": finite(self.account.budget),
+            "interrupted": self.account.interrupted,
             "checks": {
                 name: {
                     "question": questions[name],
                     "skipped": one.skipped or None,
                     "failed": one.failed,
+                    "cut": one.cut,
+                    "untried": one.untried,
                     "findings": [
                         finding.to_dict() | {"consequence_of": self.cause_of(name, finding)}
                         for finding in one.findings

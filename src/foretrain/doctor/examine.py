@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,7 +13,8 @@ import torch
 from torch import nn
 
 from foretrain.compare.task import Loss
-from foretrain.doctor.checks import CHECKS, Check
+from foretrain.doctor.budget import Account, default_budget
+from foretrain.doctor.checks import CHECKS, Check, Effort
 from foretrain.doctor.diagnosis import Diagnosis
 from foretrain.doctor.finding import Examination, Finding, Severity
 from foretrain.doctor.frameworks import configured_optimizer, is_trainer, trainer_parts
@@ -32,10 +34,17 @@ from foretrain.doctor.stability import with_chosen_rate
 from foretrain.doctor.step_task import Step, fitted_step_task, own_loss, training_step, user_step
 from foretrain.doctor.trials import shortened_trials
 from foretrain.support.arguments import positive, whole_number
+from foretrain.support.deadline import Deadline, OutOfTimeError, stop_if_late, within
 from foretrain.support.errors import ForetrainError, InputError, NotSupportedError, unknown_name
 from foretrain.support.progress import Progress
 from foretrain.support.seeds import Seed, integer
 from foretrain.support.user_warnings import warn_user
+
+_CUT = Examination(skipped="there was no time for it.", cut=True)
+_THEORY = 0.6  # of the time, at most, where a network does not learn
+_FAR_TOO_LONG = 2.0  # times what is left: a check that is likely to take longer leaves the time to others
+_GLANCE = 0.02  # of the time, that it may take all the same
+BRIEF_STEPS = 300  # of the trainings that prove one finding, about
 
 
 @dataclass(frozen=True)
@@ -105,6 +114,7 @@ def doctor(
     output: Output = None,
     fresh: bool | None = None,
     checks: Iterable[str] | str | None = None,
+    budget: float | None = None,
     seed: Seed = 0,
 ) -> Diagnosis:
     """Say what will hold back the learning of a fresh or half-trained network, and what to do about it.
@@ -148,6 +158,10 @@ def doctor(
         has state or a batch normalisation has seen data.
     checks
         Names of those to make, by default all.
+    budget
+        Seconds that all of it may take, by default 30 for models of up to a million parameters and 120 for ten
+        million. The training that shows whether the network learns is made in any case; of the rest, what is not
+        reached is named. Ctrl-C ends it as well.
 
     Examples
     --------
@@ -157,7 +171,9 @@ def doctor(
     >>> list(found.examinations)
     ['inputs']
     """
-    chosen = chosen_checks(checks)
+    chosen, start = chosen_checks(checks), time.monotonic()
+    if budget is not None and not budget > 0:
+        raise InputError(f"`budget` is {budget!r}: give a positive number of seconds.")
     training = Training(
         loss=loss,
         optimizer=optimizer,
@@ -172,35 +188,90 @@ def doctor(
         autocast=autocast,
         scheduler=scheduler,
     )
-    return diagnose(make_setup(model, x, y, training), chosen)
+    setup = make_setup(model, x, y, training)
+    seconds = default_budget(setup.trained_parameters) if budget is None else float(budget)
+    return diagnose(setup, chosen, Deadline(seconds, start=start))
 
 
-def diagnose(setup: Setup, checks: Iterable[Check] = CHECKS) -> Diagnosis:
-    """The same for a setup that is made already."""
-    return Diagnosis(setup, examine(setup, checks))
+def diagnose(setup: Setup, checks: Iterable[Check] = CHECKS, deadline: Deadline | None = None) -> Diagnosis:
+    """The same for a setup that is made already; the deadline is by default that of a model of its size.
 
+    The outcome comes first, then what takes a few passes, then theory, then trainings that prove what was found. What
+    the deadline or Ctrl-C cuts is named, with the budget that would have sufficed.
+    """
+    deadline = deadline or Deadline(default_budget(setup.trained_parameters))
+    case, registered = Case(setup), tuple(checks)
+    asked = sorted(registered, key=lambda check: (check.effort, check.steps))
+    examinations, cut_seconds, interrupted = dict[str, Examination](), list[float](), False
+    step_seconds = 0.0  # of a step of training, as the outcome shows it
+    with within(deadline):
+        bar = Progress("looking", total=len(asked))
 
-def examine(setup: Setup, checks: Iterable[Check]) -> Mapping[str, Examination]:
-    """The checks, one by one; what does not apply is told as skipped, with its reason."""
-    case, found, asked = Case(setup), dict[str, Examination](), list(checks)
-    with Progress("examining", total=len(asked)) as bar:
-        for check in asked:
-            found[check.name] = examined(case, check)
-            bar.advance()
-    return found
+    def take(check: Check, limit: Deadline) -> None:
+        nonlocal step_seconds
+        bar.describe(f"looking at {check.name} ({len(examinations) + 1} of {len(asked)})")
+        start, likely = deadline.spent, check.steps * step_seconds
+        if likely > _FAR_TOO_LONG * limit.left:  # it may still be told at once that it does not apply
+            limit = replace(limit, seconds=min(limit.seconds, start + _GLANCE * limit.seconds))
+        one = look(case, check, limit)
+        took, examinations[check.name] = deadline.spent - start, one
+        if one.cut:
+            cut_seconds.append(max(likely, 2 * took))
+        if check.effort is Effort.OUTCOME and one.worst is not None:
+            step_seconds = took / max(1.0, one.worst.numbers.get("steps", 1.0))
+        bar.advance()
 
-
-def examined(case: Case, check: Check) -> Examination:
-    """One check."""
     try:
-        with suited_threads(case.setup):
-            return prove(case, spare(case, check.function(case)))
+        with bar:
+            looks = [check for check in asked if check.effort < Effort.TRAINING]
+            for check in looks:
+                take(check, _limit(check, examinations, deadline))
+            for check in looks:
+                bar.describe(f"trying what {check.name} advises")
+                examinations[check.name] = tried(case, check, examinations[check.name], deadline)
+            for check in asked[len(looks) :]:
+                take(check, deadline)
+    except KeyboardInterrupt:
+        interrupted = True
+    untried = sum(one.untried for one in examinations.values()) * BRIEF_STEPS * step_seconds
+    spent = deadline.spent
+    account = Account(deadline.seconds, spent, spent + sum(cut_seconds) + untried, interrupted)
+    for check in asked:
+        if examinations.get(check.name, _CUT).cut:
+            examinations[check.name] = replace(_CUT, skipped=f"{account.reason}.")
+    return Diagnosis(setup, {check.name: examinations[check.name] for check in registered}, account)
+
+
+def _limit(check: Check, known: Mapping[str, Examination], deadline: Deadline) -> Deadline:
+    """None for the outcome, whose work is counted; where it is bad, theory leaves time to train in other ways."""
+    if check.effort is Effort.OUTCOME:
+        return replace(deadline, seconds=math.inf)
+    outcome = known["outcome"].worst if "outcome" in known else None
+    if check.effort is not Effort.THEORY or outcome is None or outcome.severity is Severity.GOOD:
+        return deadline
+    return replace(deadline, seconds=_THEORY * deadline.seconds)
+
+
+def examined(case: Case, check: Check, deadline: Deadline) -> Examination:
+    """One check, with its cures tried."""
+    return tried(case, check, look(case, check, deadline), deadline)
+
+
+def look(case: Case, check: Check, deadline: Deadline) -> Examination:
+    """What a check finds, before its cures are tried."""
+    try:
+        with suited_threads(case.setup), within(deadline):
+            stop_if_late()
+            return check.function(case)
+    except OutOfTimeError:
+        return _CUT
     except (ForetrainError, MemoryError) as error:
         return Examination(skipped=str(error))
+    except NotImplementedError as error:
+        return Examination(skipped=f"torch lacks a derivative that this check needs ({first_line(error)}).")
     except Exception as error:  # one check that fails on an unusual model must not hide what the others found
         # Told as a note and as a warning: what was not looked at must not pass for healthy.
-        first = (str(error).splitlines() or [""])[0]
-        reason = f"This check failed on this model ({type(error).__name__}: {first})"
+        reason = f"This check failed on this model ({type(error).__name__}: {first_line(error)})"
         warn_user(f"{check.name}: {reason}.", RuntimeWarning)
         note = Finding(
             Severity.NOTE,
@@ -210,6 +281,22 @@ def examined(case: Case, check: Check) -> Examination:
             "Please report it with the model and this message; the other checks are not concerned.",
         )
         return Examination((note,), failed=True)
+
+
+def tried(case: Case, check: Check, examination: Examination, deadline: Deadline) -> Examination:
+    """The same after its cures were tried, as far as there is time for it."""
+    try:
+        with suited_threads(case.setup), within(deadline):
+            return prove(case, spare(case, examination))
+    except OutOfTimeError:
+        return replace(examination, untried=True)
+    except Exception as error:
+        warn_user(
+            f"{check.name}: its advice could not be tried on this model ({type(error).__name__}: "
+            f"{first_line(error)}).",
+            RuntimeWarning,
+        )
+        return replace(examination, untried=True)
 
 
 def make_setup(model: Any, x: Any = None, y: Any = None, training: Training = Training()) -> Setup:

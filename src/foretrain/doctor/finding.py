@@ -116,6 +116,8 @@ class Examination(Result):
     data: xarray.Dataset | None = None
     skipped: str = ""  # one sentence, where the check does not apply to this model
     failed: bool = False  # by an error of its own; its only finding says so
+    cut: bool = False  # not looked at, because the time was over; ``skipped`` says so
+    untried: bool = False  # the cures of its findings were not tried, because the time was over
 
     @property
     def worst(self) -> Finding | None:

@@ -68,8 +68,22 @@ class Samples:
 
 def bare_model(model: Any) -> Any:
     """The model inside of what torch wraps around it for speed or for several devices."""
-    model = getattr(model, "_orig_mod", model)  # torch.compile
+    model = uncompiled(model) if isinstance(model, nn.Module) else model
     return model.module if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel) else model
+
+
+def uncompiled(module: nn.Module) -> nn.Module:
+    """Without torch.compile, on the module or its parts: compiled code has no second derivative.
+
+    The parameters are the same tensors, and the given modules are not changed.
+    """
+    module = getattr(module, "_orig_mod", module)
+    parts = {name: None if part is None else uncompiled(part) for name, part in module._modules.items()}
+    if all(part is module._modules[name] for name, part in parts.items()):
+        return module
+    outer = copy.copy(module)
+    vars(outer)["_modules"] = parts
+    return outer
 
 
 def private_copy(model: Any) -> nn.Module:

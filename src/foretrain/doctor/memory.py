@@ -105,7 +105,13 @@ def run(model: nn.Module, x: Tensor) -> Pass:
     if not calls:
         raise NotSupportedError("the recurrent layer is not called in a pass of the model.")
     name, module, given, states = calls[-1]
-    return Pass(name, module, given, as_samples_first(module, states), outputs)
+    states = as_samples_first(module, states)
+    if len(states) != len(x):
+        raise NotSupportedError(
+            f"a recurrent layer is given {len(states)} sequences where there are {len(x)} samples (batch_first may "
+            "be missing), so that its steps are not those of the samples."
+        )
+    return Pass(name, module, given, states, outputs)
 
 
 def measure_memory(seen: Pass, task: Task) -> Memory:

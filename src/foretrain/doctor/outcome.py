@@ -34,8 +34,20 @@ from foretrain.doctor.baselines import (
     measure_for,
     readout_features,
 )
+from foretrain.doctor.budget import default_budget
 from foretrain.doctor.outcome_chart import loss_chart, outcome_chart
-from foretrain.doctor.setup import STEP_PASSES, Case, Setup, once, work_of
+from foretrain.doctor.setup import (
+    SPEED,
+    STEP_PASSES,
+    Case,
+    Setup,
+    in_parts,
+    once,
+    samples_at_once,
+    seen_in_a_pass,
+    work_of,
+)
+from foretrain.doctor.step_task import StepTask
 from foretrain.doctor.trials import descend
 from foretrain.empirical.models.model import unchanged
 from foretrain.support.answers import Answer, Column, Figure, Result, Table
@@ -54,9 +66,14 @@ _FEWEST_STEPS = 80
 _SMALL_BATCH = 16
 _FEWEST_HELD_OUT = 10
 _MOST_HELD_OUT = 512
+_ONCE = 0.75  # of that, where there is one training alone
 _RECORDS = 25
-_SPEED = 1e10  # multiplications in a second
+_FEW_RECORDS = 13  # of trainings that take long
+_ROOM = 0.43  # of the usual budget: seconds that all trainings of an outcome may take, counted
+_HEAVIEST = 300.0  # seconds of one training, counted: those of large models are several times faster
+_SMALLEST_BATCH, _LEAST_STEPS = 4, 20  # of such models
 _CALL = 1.5e-5  # seconds for each operation that is called, forwards or backwards
+_HISTORY = 1e7  # numbers that the search for a constant remembers of one kind: 40 MB
 _BLOWN_UP = 1e3  # times the loss at the start or of a constant: it does not come back
 _SURE = 3.0  # standard errors from which on a difference is taken for real
 _SURE_OF_FAR = 2.0  # the same for a network that has less than half of what the best baseline has
@@ -128,7 +145,9 @@ class Division:
 def divide(setup: Setup) -> Division:
     """A fifth is held out, at most some hundreds; by the seed."""
     total = len(setup.task.x)
-    count = min(total // 5, _MOST_HELD_OUT)
+    if "held out" not in setup.known:
+        setup.known["held out"] = min(total // 5, seen_in_a_pass(setup, _MOST_HELD_OUT))
+    count = setup.known["held out"]
     if count < _FEWEST_HELD_OUT:
         return Division(setup.task, setup.task, False)
     order = torch.randperm(total, generator=torch_generator(setup.seed))
@@ -155,7 +174,7 @@ def seconds_of_step(setup: Setup, batch: int) -> float:
         setup.known["calls"] = calls.count
     parameters = sum(p.numel() for p in setup.model.parameters())
     multiplications = STEP_PASSES * batch * work_of(setup).total + 10 * parameters
-    return multiplications / _SPEED + STEP_PASSES * _CALL * (
+    return multiplications / SPEED + STEP_PASSES * _CALL * (
         setup.known["calls"] + len(list(setup.model.parameters()))
     )
 
@@ -175,7 +194,11 @@ def extent_of(setup: Setup, seconds: float) -> Extent:
     wanted = STEPS if setup.batch_size is None else _FEWEST_STEPS
     while batch > _SMALL_BATCH and seconds_of_step(setup, batch) * wanted > seconds:
         batch = max(_SMALL_BATCH, batch // 2)
-    return Extent(batch, max(_FEWEST_STEPS, min(STEPS, int(seconds / seconds_of_step(setup, batch)))))
+    while batch > _SMALLEST_BATCH and seconds_of_step(setup, batch) * _FEWEST_STEPS > _HEAVIEST:
+        batch = max(_SMALLEST_BATCH, batch // 2)
+    each = seconds_of_step(setup, batch)
+    fewest = max(_LEAST_STEPS, min(_FEWEST_STEPS, int(_HEAVIEST / each)))
+    return Extent(batch, max(fewest, min(STEPS, int(seconds / each))))
 
 
 def train(setup: Setup, seconds: float, longer: int = 1) -> Run:
@@ -194,7 +217,9 @@ def _train(setup: Setup, extent: Extent, longer: int) -> Run:
     losses, records, held_out, scores = list[float](), list[int](), list[float](), list[Array]()
     gradients = dict.fromkeys((name for name, p in model.named_parameters() if p.requires_grad), 0.0)
     error, limit = "", math.inf
-    wanted = set(np.unique(np.linspace(0, steps, _RECORDS).astype(int)).tolist())
+    heavy = extent.steps * seconds_of_step(setup, extent.batch) > setup.training_seconds * 1.1
+    count = _FEW_RECORDS if heavy else _RECORDS
+    wanted = set(np.unique(np.linspace(0, steps, count).astype(int)).tolist())
     with torch.random.fork_rng(devices=[]), Progress("training as it is", total=steps) as bar:
         torch.manual_seed(integer(setup.seed))
         optimizer = setup.recipe.build(model)
@@ -202,8 +227,9 @@ def _train(setup: Setup, extent: Extent, longer: int) -> Run:
         for step in range(steps + 1):
             if step in wanted:
                 records.append(step)
-                held_out.append(value_at_rest(model, division.held_out))
-                scores.append(scores_of(setup, model))
+                loss, score = look_at_rest(setup, model)
+                held_out.append(loss)
+                scores.append(score)
             if step == steps:
                 break
             try:
@@ -246,26 +272,43 @@ def _batches(task: Task, size: int, setup: Setup) -> Iterator[Task]:
             yield task.taken(order[start : start + size])
 
 
-def value_at_rest(model: nn.Module, task: Task) -> float:
+def look_at_rest(setup: Setup, model: nn.Module) -> tuple[float, Array]:
+    """The loss and the scores of the samples held out, by one pass where the loss is one of the outputs."""
+    bench, division = bench_of(setup), divide(setup)
+    task = division.held_out
+    if bench.judge is None or isinstance(task, StepTask):
+        loss = value_at_rest(setup, model, task)
+        return loss, scores_of(setup, model)
+    outputs = outputs_at_rest(setup, model, task)
+    try:
+        loss = float(task.loss(outputs, task.y))
+    except (RuntimeError, ValueError, IndexError):
+        loss = math.nan
+    return loss, _scores(setup, bench.judge, division, model, outputs)
+
+
+def value_at_rest(setup: Setup, model: nn.Module, task: Task) -> float:
     """The loss without dropout, with the running statistics of batch normalisation; nan where it cannot be had."""
     training = model.training
     model.eval()
     try:
         with unchanged(model):
-            return task.value(model)
+            parts = [(len(part.x), part.value(model)) for part in in_parts(setup, task)]
+        return sum(count * value for count, value in parts) / len(task.x)
     except (RuntimeError, ValueError, IndexError):
         return math.nan
     finally:
         model.train(training)
 
 
-def outputs_at_rest(model: nn.Module, task: Task) -> Tensor:
+def outputs_at_rest(setup: Setup, model: nn.Module, task: Task) -> Tensor:
     """Outputs in evaluation mode."""
     training = model.training
     model.eval()
     try:
         with unchanged(model), torch.no_grad():
-            return model(task.x)
+            parts = [model(part.x) for part in in_parts(setup, task)]
+            return parts[0] if len(parts) == 1 else torch.cat(parts)
     finally:
         model.train(training)
 
@@ -291,14 +334,17 @@ def _make_bench(setup: Setup) -> Bench:
     division = divide(setup)
     model = Case(setup).model
     try:
-        outputs = outputs_at_rest(model, division.held_out)
+        outputs = outputs_at_rest(setup, model, _first(division.held_out, _SMALL_BATCH))
     except NotSupportedError:  # only the step of a whole batch knows how the model is called
         return Bench(None, ())
     measure = measure_for(outputs, division.held_out.y, setup.task.loss)
     if measure is None:
         return Bench(None, ())
-    measure = as_counted(measure, division.held_out, outputs)
-    wanted = measure.targets(division.held_out.y, outputs)
+    measure = as_counted(measure, _first(division.held_out, _SMALL_BATCH), outputs)
+    if measure.kind == "labels" and setup.task.y.ndim == 1:
+        shares = torch.bincount(setup.task.y.clamp_min(0)).double() / len(setup.task.y)
+        measure = replace(measure, balanced=_ONE_CLASS < float(shares.max()) < 1)
+    wanted = _targets(measure, division.held_out.y, outputs)
     known = _targets(measure, division.training.y, outputs)
     data = (division.training.x, known), (division.held_out.x, wanted)
     positions = position_count(division.held_out.x, wanted, measure)
@@ -306,9 +352,10 @@ def _make_bench(setup: Setup) -> Bench:
     judge, baselines = fit_baselines(*data, measure, positions, causal, integer(setup.seed) % 2**31)
     if not division.apart:
         return Bench(judge, (baselines[0],), known)
-    pooled = [_pooled_features(model, task, positions) for task in (division.training, division.held_out)]
-    if pooled[0] is not None and pooled[1] is not None and len(pooled[0]) == len(known):
-        baselines.append(fit_readout(pooled[0], known, pooled[1], judge, positions))
+    some = _first(division.training, seen_in_a_pass(setup, len(known)))
+    pooled = [_pooled_features(setup, model, task, positions) for task in (some, division.held_out)]
+    if pooled[0] is not None and pooled[1] is not None:
+        baselines.append(fit_readout(pooled[0], known[: len(pooled[0])], pooled[1], judge, positions))
     return Bench(judge, tuple(baselines), known)
 
 
@@ -341,8 +388,7 @@ def as_counted(measure: Measure, task: Task, outputs: Tensor) -> Measure:
     if measure.kind != "labels" or task.y.shape == outputs.shape:
         return measure
     if task.y.ndim < 2:
-        shares = torch.bincount(task.y.clamp_min(0)).double() / len(task.y)
-        return replace(measure, balanced=float(shares.max()) > _ONE_CLASS and int((shares > 0).sum()) > 1)
+        return measure
     labels, counts = task.y.reshape(len(task.y), -1), counted_positions(task, outputs, measure)
     unread = tuple((~counts.any(0)).nonzero().ravel().tolist())
     read = counts.any(0).expand_as(labels)
@@ -369,16 +415,23 @@ def _targets(measure: Measure, y: Tensor, outputs: Tensor) -> Tensor:
     return measure.targets(y, torch.empty(shape, device="meta") if y.shape == shape else outputs)
 
 
-def _pooled_features(model: nn.Module, task: Task, positions: int) -> Tensor | None:
+def _pooled_features(setup: Setup, model: nn.Module, task: Task, positions: int) -> Tensor | None:
     """What the last layer is given, (samples, any); averaged over positions where the answers have none."""
-    features = readout_features(model, lambda: outputs_at_rest(model, task))
-    if features is None or len(features) != len(task.x):
-        return None
-    if positions > 1:
-        return features if features.ndim == 3 and features.shape[1] == positions else None
-    if features.ndim > 2:
-        features = features.reshape(len(features), -1, features.shape[-1]).mean(1)
-    return features.reshape(len(features), -1)
+    rows = []
+    for part in in_parts(setup, task):
+        features = readout_features(model, partial(outputs_at_rest, setup, model, part))
+        if features is None or len(features) != len(part.x):
+            return None
+        if positions > 1 and (features.ndim != 3 or features.shape[1] != positions):
+            return None
+        if positions == 1 and features.ndim > 2:
+            features = features.reshape(len(features), -1, features.shape[-1]).mean(1)
+        rows.append(features.reshape(len(features), -1))
+    return torch.cat(rows)
+
+
+def _first(task: Task, count: int) -> Task:
+    return task.taken(torch.arange(min(count, len(task.x))))
 
 
 def scores_of(setup: Setup, model: nn.Module) -> Array:
@@ -386,16 +439,17 @@ def scores_of(setup: Setup, model: nn.Module) -> Array:
     bench, division = bench_of(setup), divide(setup)
     if bench.judge is None:
         return np.zeros(0)
-    outputs = outputs_at_rest(model, division.held_out)
-    return _scores(bench, bench.judge, division, model, outputs)
+    outputs = outputs_at_rest(setup, model, division.held_out)
+    return _scores(setup, bench.judge, division, model, outputs)
 
 
-def _scores(bench: Bench, judge: Judge, division: Division, model: nn.Module, outputs: Tensor) -> Array:
+def _scores(setup: Setup, judge: Judge, division: Division, model: nn.Module, outputs: Tensor) -> Array:
     if not torch.isfinite(outputs).all():
         return np.full(len(outputs), -np.inf if judge.measure.kind == "numbers" else 0.0)
-    training = None
-    if judge.measure.kind == "sides" and bench.known is not None:
-        training = outputs_at_rest(model, division.training), bench.known
+    training, known = None, bench_of(setup).known
+    if judge.measure.kind == "sides" and known is not None:
+        some = _first(division.training, seen_in_a_pass(setup, len(known)))
+        training = outputs_at_rest(setup, model, some), known[: len(some.x)]
     return judge.scores(judge.read(outputs, training))
 
 
@@ -403,10 +457,11 @@ def _score_on_training(setup: Setup, model: nn.Module) -> float:
     bench, division = bench_of(setup), divide(setup)
     if bench.judge is None or bench.known is None:
         return math.nan
-    judge = Judge.of(bench.judge.measure, bench.known, bench.known)
-    task = division.training
-    outputs = outputs_at_rest(model, task)
-    return float(_scores(bench, judge, Division(task, task, False), model, outputs).mean())
+    task = _first(division.training, seen_in_a_pass(setup, len(bench.known)))
+    known = bench.known[: len(task.x)]
+    judge = Judge.of(bench.judge.measure, known, known)
+    outputs = outputs_at_rest(setup, model, task)
+    return float(_scores(setup, judge, Division(task, task, False), model, outputs).mean())
 
 
 def constant_loss(setup: Setup) -> float:
@@ -420,12 +475,15 @@ def constant_loss(setup: Setup) -> float:
 def _constant_loss(setup: Setup) -> float:
     division = divide(setup)
     training, judged = (
-        task.taken(torch.arange(min(256, len(task.x)))) for task in (division.training, division.held_out)
+        _first(task, min(256, samples_at_once(setup))) for task in (division.training, division.held_out)
     )
     try:
-        outputs = outputs_at_rest(Case(setup).model, training)
+        outputs = outputs_at_rest(setup, Case(setup).model, training)
         answer = outputs.mean(0, keepdim=True).detach().clone().requires_grad_()
-        optimizer = torch.optim.LBFGS([answer], max_iter=50, line_search_fn="strong_wolfe")
+        history = max(5, min(100, int(_HISTORY / answer.numel())))
+        optimizer = torch.optim.LBFGS(
+            [answer], max_iter=50, history_size=history, line_search_fn="strong_wolfe"
+        )
 
         def closure() -> Tensor:
             optimizer.zero_grad()
@@ -670,7 +728,13 @@ class Outcome(Result):
 
 
 def observe(setup: Setup, seconds: float = 2.5) -> Outcome:
-    """Train as given; where the network has not arrived and is still moving, or might be slow, for longer."""
+    """Train as given; where the network has not arrived and is still moving, or might be slow, for longer.
+
+    Models of which that would take too long are trained once, for as long as there is room.
+    """
+    extent, room = extent_of(setup, seconds), _ROOM * default_budget(setup.trained_parameters)
+    if (1 + _LONGER) * extent.steps * seconds_of_step(setup, extent.batch) > room:
+        return _observe(setup, _ONCE * room, 1)
     outcome = _observe(setup, seconds, 1)
     slow = (
         outcome.status in (Status.LESS, Status.STALLS, Status.UNSEEN, Status.NOTHING) or not outcome.arrived

@@ -173,9 +173,20 @@ class OutputKernel:
         return float(loss.detach()), slope.detach().double().cpu().numpy().ravel()
 
 
+def kernel_task(case: Case) -> Task:
+    """The samples of the kernel; refused where single ones have too many outputs."""
+    task = case.kernel_sample(_ENTRIES)
+    if len(task.x) * case.outputs_per_sample > _MOST_ENTRIES:
+        raise NotSupportedError(
+            f"{case.outputs_per_sample:,} outputs for each sample are too many for an exact kernel of the outputs."
+        )
+    return task
+
+
 @once
 def reference(case: Case) -> Case:
     """The case itself if it descends, else the same with plain descent at the recommended rate."""
+    kernel_task(case)  # what has no kernel is refused before a rate is looked for
     if case.recipe.is_descent:
         return case
     trial = Case(case.setup.with_recipe(descent(case.setup.model, 1.0)))
@@ -184,13 +195,9 @@ def reference(case: Case) -> Case:
 
 @once
 def output_kernel(case: Case) -> OutputKernel:
-    """Of a case that descends (see ``reference``); refused where single samples have too many outputs."""
-    task, rates = case.kernel_sample(_ENTRIES), case.recipe.rates
+    """Of a case that descends (see ``reference``)."""
+    task, rates = kernel_task(case), case.recipe.rates
     entries = len(task.x) * case.outputs_per_sample
-    if entries > _MOST_ENTRIES:
-        raise NotSupportedError(
-            f"{case.outputs_per_sample:,} outputs for each sample are too many for an exact kernel of the outputs."
-        )
     require_memory(
         10 * 8.0 * entries**2, f"the kernel of {entries} outputs", "give a model with fewer outputs"
     )

@@ -40,6 +40,11 @@ _FEWEST = 16  # samples
 _WORTH = 1e8  # multiplications of one layer in a step, from which on threads pay: milliseconds of one core
 _COUNTED = 8  # samples of a step of batches whose work is counted
 _STEP_SAMPLES = 128  # in a step, where all data are taken
+_NUMBERS = 1e7  # that layers return in a pass: 40 MB, which every training may need
+SPEED = 1e10  # multiplications in a second
+_PASS_SECONDS = 1.0  # that one pass of all samples looked at may take, counted
+_FEWEST_SEEN = 64
+_FEWEST_AT_ONCE = 4
 
 
 @dataclass(frozen=True)
@@ -283,7 +288,11 @@ class Setup:
 
     def _known_of_data(self) -> dict[Any, Any]:
         """What is measured of samples and targets, which other weights and scales of inputs leave as it is."""
-        return {key: self.known[key] for key in ("bench", "constant loss", "calls") if key in self.known}
+        return {
+            key: self.known[key]
+            for key in ("bench", "constant loss", "calls", "held out")
+            if key in self.known
+        }
 
     def rescaled(self, factors: Mapping[str, float]) -> Setup:
         """With some parameters multiplied, by name."""
@@ -342,14 +351,20 @@ class Case:
             for module, count in zip(normalisers, counts)
             if count is not None and int(count) == 0
         ]
-        if unseen:
+        known = self.setup.known
+        if unseen and "statistics" not in known:
             for module, _ in unseen:
                 module.train()
-                module.momentum = 1.0
+                module.momentum = None  # the mean over all parts
             with torch.no_grad():
-                self.chosen(_CALIBRATION).loss_of(model)
+                for part in in_parts(self.setup, self.pool(seen_in_a_pass(self.setup, _CALIBRATION))):
+                    part.loss_of(model)
             for module, momentum in unseen:
                 module.momentum = momentum
+            known["statistics"] = {name: value.clone() for name, value in model.named_buffers()}
+        elif unseen:
+            for name, value in model.named_buffers():
+                value.copy_(known["statistics"][name])
         return model.eval()
 
     @cached_property
@@ -358,6 +373,14 @@ class Case:
         return without_choice(self.model)
 
     def chosen(self, samples: int) -> Task:
+        """So many samples for one pass, or as many as a pass of them needs no more memory than a step of training."""
+        return self.pool(self.at_once(samples))
+
+    def at_once(self, samples: int) -> int:
+        """So many samples, or as many of them as one pass may have, but some in any case."""
+        return min(samples, max(_FEWEST_AT_ONCE, samples_at_once(self.setup)))
+
+    def pool(self, samples: int) -> Task:
         """So many samples, drawn by the seed (all of them, in their order, where there are no more)."""
         total = len(self.task.x)
         if samples >= total:
@@ -393,10 +416,14 @@ def once(measure: Callable[[Case], Found]) -> Callable[[Case], Found]:
 
 @dataclass(frozen=True)
 class Work:
-    """Multiplications of one sample's way forwards: in one call of the largest layer, and of all layers together."""
+    """Multiplications of one sample's way forwards: in one call of the largest layer, and of all layers together.
+
+    ``numbers``: how many all layers return on this way, which a step keeps.
+    """
 
     largest: int
     total: int
+    numbers: int = 0
 
 
 def work_of(setup: Setup) -> Work:
@@ -413,9 +440,12 @@ def work_of(setup: Setup) -> Work:
 
 def count_work(model: nn.Module, x: Any, run: Callable[[nn.Module], Any] | None = None) -> Work:
     """By running it on x, or as ``run`` does; the largest call of a recurrent layer is one step in time."""
-    calls, total = [0], [0]
+    calls, total, numbers = [0], [0], [0]
 
     def count(module: nn.Module, given: Any, result: Any) -> None:
+        values = result[0] if isinstance(result, tuple) and result else result
+        if isinstance(values, Tensor) and not list(module.children()):
+            numbers.append(values.numel())
         weights = [weight for weight in module.parameters(recurse=False) if weight.ndim >= 2]
         if isinstance(module, nn.RNNBase):
             calls.append(len(x) * max(weight.numel() for weight in weights))
@@ -433,7 +463,24 @@ def count_work(model: nn.Module, x: Any, run: Callable[[nn.Module], Any] | None 
         module.register_forward_hook(count)
     with torch.no_grad():
         (run or (lambda model: model(x)))(at_rest)
-    return Work(max(calls) // len(x), sum(total) // len(x))
+    return Work(max(calls) // len(x), sum(total) // len(x), sum(numbers) // len(x))
+
+
+def samples_at_once(setup: Setup) -> int:
+    """Samples whose pass needs no more memory than a step of the training, or hardly any."""
+    step = setup.batch_size or len(setup.task.x)
+    return max(step, int(_NUMBERS / max(1, work_of(setup).numbers)))
+
+
+def in_parts(setup: Setup, task: Task) -> Iterator[Task]:
+    """A task in parts of as many samples as are passed at once."""
+    places = torch.arange(len(task.x)).split(samples_at_once(setup))
+    return (task.taken(part) for part in places) if len(places) > 1 else iter([task])
+
+
+def seen_in_a_pass(setup: Setup, most: int) -> int:
+    """Samples that are looked at where all of them would be best: fewer of a model whose passes take long."""
+    return min(most, max(_FEWEST_SEEN, int(_PASS_SECONDS * SPEED / max(1, work_of(setup).total))))
 
 
 def affordable_samples(setup: Setup, wanted: int, passes: float, work: float) -> int:

@@ -36,6 +36,7 @@ from foretrain.doctor.trials import Trial, best_of, descend, trial
 from foretrain.empirical.kernel_operator.passes import differentiable_kernels
 from foretrain.operators import Space, from_functions
 from foretrain.operators.estimators.krylov import largest_eigenvalue
+from foretrain.support.deadline import stop_if_late
 from foretrain.support.errors import NotSupportedError
 from foretrain.support.progress import track
 from foretrain.support.seeds import Seed, torch_generator
@@ -201,6 +202,7 @@ def _top(case: Case, task: Task) -> tuple[float, int]:
         shapes = [p.shape for p in tangent.weights.values()]
 
         def product(vector: Tensor) -> Tensor:
+            stop_if_late()
             parts = torch.split(vector, [shape.numel() for shape in shapes])
             changes = [
                 (root * part).reshape(shape).to(tangent.outputs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -12,6 +13,7 @@ from foretrain.doctor.finding import Examination, Finding, Severity, Treatment
 from foretrain.doctor.setup import Case, Setup
 from foretrain.doctor.stability import with_chosen_rate
 from foretrain.support.answers import Answer, Code, Part, Result, labelled
+from foretrain.support.deadline import Deadline, OutOfTimeError, within
 from foretrain.support.progress import track
 
 if TYPE_CHECKING:
@@ -39,6 +41,7 @@ class Plan(Result):
     steps: tuple[Step, ...]
     treated: Setup
     asked: tuple[str, ...] = ()  # names of the checks that were made
+    deadline: Deadline = field(default_factory=lambda: Deadline(math.inf), repr=False)
     # What was looked at after the last treatment.
     seen: Mapping[str, Examination] = field(default_factory=dict)
 
@@ -52,15 +55,16 @@ class Plan(Result):
         return {name: self._after(name) for name in track(self.asked, "examining the treated network")}
 
     def persists(self, check: str) -> bool:
-        """Whether the treated network still gets a complaint from this check."""
-        return any(finding.severity <= Severity.WARNING for finding in self._after(check).findings)
+        """Whether the treated network still gets a complaint from this check, or may, as nobody has looked."""
+        after = self._after(check)
+        return after.cut or any(finding.severity <= Severity.WARNING for finding in after.findings)
 
     def _after(self, name: str) -> Examination:
         from foretrain.doctor.examine import examined
 
         case, found = self._looked
         if name not in found:
-            found[name] = examined(case, next(check for check in CHECKS if check.name == name))
+            found[name] = examined(case, next(check for check in CHECKS if check.name == name), self.deadline)
         return found[name]
 
     @property
@@ -98,14 +102,15 @@ class Plan(Result):
         )
 
 
-def make_plan(diagnosis: Diagnosis) -> Plan:
+def make_plan(diagnosis: Diagnosis, seconds: float) -> Plan:
     """From the data over the weights to the optimizer, in each stage from the cause on.
 
-    A check looks again once something was treated.
+    A check looks again once something was treated. When the seconds are over, nobody looks again: then the treatments
+    that are known so far are the plan.
     """
     from foretrain.doctor.examine import examined
 
-    setup, steps = diagnosis.setup, list[Step]()
+    setup, steps, deadline = diagnosis.setup, list[Step](), Deadline(seconds)
     case, seen = Case(setup), dict(diagnosis.examinations)
     asked = [check for check in CHECKS if check.name in diagnosis.examinations and check.stage < Stage.NONE]
     cause = diagnosis.cause[0] if diagnosis.cause else ""
@@ -115,7 +120,7 @@ def make_plan(diagnosis: Diagnosis) -> Plan:
             continue
         for _ in range(_MOST_OF_ONE_CHECK):
             if check.name not in seen:
-                seen[check.name] = examined(case, check)
+                seen[check.name] = examined(case, check, deadline)
             found = [
                 Step(check.name, finding, finding.treatment)
                 for finding in seen[check.name].findings
@@ -126,6 +131,11 @@ def make_plan(diagnosis: Diagnosis) -> Plan:
             if not found:
                 break
             steps.append(min(found, key=lambda step: (step.finding.severity, step.finding.vague)))
-            setup = with_chosen_rate(steps[-1].treatment.apply(setup))
+            setup = steps[-1].treatment.apply(setup)
+            try:
+                with within(deadline):
+                    setup = with_chosen_rate(setup)
+            except OutOfTimeError:  # the rate stays that of the network as given
+                pass
             case, seen = Case(setup), {}
-    return Plan(diagnosis.setup, tuple(steps), setup, tuple(diagnosis.examinations), seen)
+    return Plan(diagnosis.setup, tuple(steps), setup, tuple(diagnosis.examinations), deadline, seen)

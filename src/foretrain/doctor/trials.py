@@ -116,7 +116,7 @@ class _Training:
 
     def __init__(self, setup: Setup, samples: int = _SAMPLES) -> None:
         self._setup, self._extent = setup, extent(setup, samples)
-        self._task = Case(setup).chosen(self._extent.pool)
+        self._task = Case(setup).pool(self._extent.pool)
         self._key = ("trial", repr(setup.recipe), self._extent)
         self._losses = list[float]()
 

@@ -9,12 +9,15 @@
 from __future__ import annotations
 
 import atexit
+import math
 import multiprocessing
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Sized
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from foretrain.support.deadline import Deadline, duration_text, running_deadline, stop_if_late
 
 if TYPE_CHECKING:
     import rich.progress
@@ -35,10 +38,15 @@ def track(iterable: Iterable[T], description: str, total: int | None = None) -> 
 
 
 class Progress:
-    """One bar, advanced by hand; bars may be nested, and then share the screen."""
+    """One bar, advanced by hand; bars may be nested, and then share the screen.
+
+    Where a deadline holds, the bar shows it in the place of a forecast, and the work stops at the end of the step in
+    which it passes.
+    """
 
     def __init__(self, description: str, total: float | None = None) -> None:
         self._description = description
+        self._deadline = running_deadline()
         self._total = total
         self._done = 0.0
         self._line: rich.progress.TaskID | None = None
@@ -67,12 +75,19 @@ class Progress:
         """Report that so many more steps are done."""
         self._done += steps
         if self._line is not None:
-            _screen.update(self._line, self._done)
+            _screen.update(self._line, completed=self._done)
+        stop_if_late()
+
+    def describe(self, description: str) -> None:
+        """Change what the bar says."""
+        self._description = description
+        if self._line is not None:
+            _screen.update(self._line, description=description)
 
     def _appear(self) -> None:
         with _screen.lock:
             if self._timer is not None:  # the job may have ended while this thread waited for the lock
-                self._line = _screen.add(self._description, self._total, self._done)
+                self._line = _screen.add(self._description, self._total, self._done, self._deadline)
 
 
 def clear() -> None:
@@ -100,7 +115,9 @@ class _Screen:
         self.lock = threading.RLock()
         self._display: rich.progress.Progress | None = None
 
-    def add(self, description: str, total: float | None, done: float) -> rich.progress.TaskID:
+    def add(
+        self, description: str, total: float | None, done: float, deadline: Deadline | None
+    ) -> rich.progress.TaskID:
         if self._display is None:
             import rich.progress
             from rich.console import Console
@@ -109,18 +126,18 @@ class _Screen:
                 rich.progress.TextColumn("{task.description}", markup=False),
                 rich.progress.BarColumn(),
                 rich.progress.TaskProgressColumn(),
-                rich.progress.TimeRemainingColumn(),
+                _time_column(),
                 console=Console(stderr=True),
                 transient=True,
             )
             self._display.start()
             atexit.register(self.stop)  # gives the cursor back even if a bar is never closed
-        return self._display.add_task(description, total=total, completed=int(done))
+        return self._display.add_task(description, total=total, completed=int(done), deadline=deadline)
 
-    def update(self, line: rich.progress.TaskID, done: float) -> None:
+    def update(self, line: rich.progress.TaskID, **changes: Any) -> None:
         with self.lock:
             if self._display is not None and line in self._display.task_ids:
-                self._display.update(line, completed=done)
+                self._display.update(line, **changes)
 
     def remove(self, line: rich.progress.TaskID) -> None:
         if self._display is not None and line in self._display.task_ids:
@@ -134,6 +151,21 @@ class _Screen:
                 self._display.stop()
                 self._display = None
                 atexit.unregister(self.stop)
+
+
+def _time_column() -> rich.progress.ProgressColumn:
+    """How much of its time the work has spent ("12 s of 30 s"), or how long it will still take."""
+    import rich.progress
+    from rich.text import Text
+
+    class Time(rich.progress.TimeRemainingColumn):
+        def render(self, task: rich.progress.Task) -> Text:
+            deadline: Deadline | None = task.fields["deadline"]
+            if deadline is None or math.isinf(deadline.seconds):
+                return super().render(task)
+            return Text(f"{duration_text(deadline.spent)} of {duration_text(deadline.seconds)}")
+
+    return Time()
 
 
 _screen = _Screen()

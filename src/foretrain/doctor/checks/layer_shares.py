@@ -12,8 +12,10 @@ Data: ``share`` (parameter), at the given rates, adding up to 1; ``share_at_equa
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from foretrain.doctor.finding import Examination, Finding, Severity, Treatment, dictionary_code
@@ -24,12 +26,16 @@ from foretrain.empirical.kernel_operator.passes import differentiable_kernels
 from foretrain.empirical.tangent_kernel import ntk
 from foretrain.support.answers import labelled
 from foretrain.support.errors import ForetrainError, NotSupportedError
+from foretrain.support.progress import track
+from foretrain.support.seeds import torch_generator
 from foretrain.theory.ntk_shares import contributions, diagonal
 
 Array = NDArray[np.float64]
 
 _SOURCE = "Roberts & Yaida, section 9.4 (equivalence principle) and (9.28)"
 _ENTRIES, _SAMPLES = 512, 48  # samples x outputs that the traces are taken over
+_MANY_PARAMETERS = 10**6  # from which on traces are estimated, as for more outputs
+_PROBES = 8  # of such traces: they are known to about a tenth
 _STARVED = 1e-3  # of an equal share: where a small rate is why
 # Where the network is why; usual initialisations of up to eight layers of relu, tanh, gelu stay above.
 _VANISHING = 1e-4
@@ -85,11 +91,8 @@ def check(case: Case) -> Examination:
     rates = case.recipe.rates
     samples = max(2, min(_SAMPLES, _ENTRIES // max(1, case.outputs_per_sample)))
     x = case.chosen(samples).x
-    with differentiable_kernels():
-        kernel = ntk(case.model, x, outputs="trace", by="parameter", parameters=lambda name, _: name in rates)
-    assert kernel.labels is not None  # by parameter
-    names = tuple(kernel.labels)
-    traces = np.array([float(part.diagonal().double().mean()) for part in kernel.values])
+    exact = samples > 2 and case.setup.trained_parameters <= _MANY_PARAMETERS
+    names, traces = _exact_traces(case, x) if exact else _estimated_traces(case, x)
     is_weight = np.array([case.model.get_parameter(name).ndim >= 2 for name in names])
     if not traces.sum() > 0:
         raise NotSupportedError("no trained parameter changes the outputs: there are no shares of learning.")
@@ -139,6 +142,29 @@ def _by_rates(case: Case, seen: _Shares) -> Finding:
         f"less beside {seen.rates.max():.1g}."
     )
     return _starved(title, evidence, _lifted(seen, low), seen, low)
+
+
+def _exact_traces(case: Case, x: Any) -> tuple[tuple[str, ...], Array]:
+    rates = case.recipe.rates
+    with differentiable_kernels():
+        kernel = ntk(case.model, x, outputs="trace", by="parameter", parameters=lambda name, _: name in rates)
+    assert kernel.labels is not None  # by parameter
+    return tuple(kernel.labels), np.array([float(part.diagonal().double().mean()) for part in kernel.values])
+
+
+def _estimated_traces(case: Case, x: Any) -> tuple[tuple[str, ...], Array]:
+    """Of many outputs: the mean square of J^T v for random signs v (Hutchinson 1990), one pass back for each."""
+    weights = {name: p for name, p in case.model.named_parameters() if name in case.recipe.rates}
+    source, traces = torch_generator(case.setup.seed), np.zeros(len(weights))
+    with torch.enable_grad():
+        outputs = case.model(x)
+    for _ in track(range(_PROBES), "probes of the outputs"):
+        signs = torch.randint(2, outputs.shape, generator=source).to(outputs) * 2 - 1
+        slopes = torch.autograd.grad(
+            outputs, list(weights.values()), signs, retain_graph=True, materialize_grads=True
+        )
+        traces += [float(slope.double().square().sum()) / _PROBES for slope in slopes]
+    return tuple(weights), traces
 
 
 def _by_shares(case: Case, seen: _Shares) -> Finding:

@@ -41,7 +41,7 @@ def check(case: Case) -> Examination:
 
 def mixing(case: Case) -> tuple[float, str]:
     """How much outputs depend on the rest of the batch, relative to their variation; and where that begins."""
-    model, x = case.model, case.task.x[:_SAMPLES]
+    model, x = case.model, case.task.x[: case.at_once(_SAMPLES)]
     half = max(1, len(x) // 2)
     if len(x) < 4:
         return 0.0, ""

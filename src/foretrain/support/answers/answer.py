@@ -58,7 +58,8 @@ class Answer:
     ``statement`` is what a person reads first. ``parts`` follow in the order of reading; a picture may be a function
     that makes it, so that nobody pays for a picture that is not looked at. ``data`` are all labelled numbers, or a
     function that returns them. ``record`` is for machines; without it, it is made of the statement and the tables.
-    ``holds`` is False where something that was asked for does not hold (exit code 1 of a command).
+    ``holds`` is False where something that was asked for does not hold (exit code 1 of a command), ``interrupted``
+    True where it is only what was known when the user ended the work (exit code 130).
     """
 
     statement: str
@@ -69,6 +70,7 @@ class Answer:
     title: str = ""
     tone: str = ""  # "critical", "warning", "note" or "good": how a page colours it
     folded: bool = False  # only the statement is printed, and seen on a page until it is opened
+    interrupted: bool = False
 
     @property
     def tables(self) -> list[Table]:

@@ -1,0 +1,47 @@
+"""How long an examination may take, and what was left out because that was over."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from foretrain.support.deadline import duration_text
+
+_SMALL, _LARGE = 1e6, 1e7  # parameters
+_SHORT, _LONG = 30.0, 120.0  # seconds for them, on two cores
+
+
+def default_budget(parameters: int) -> float:
+    """Seconds for a model of this size: 30 up to a million parameters, 120 at ten million, then slowly more."""
+    decades = math.log(max(1.0, parameters / _SMALL)) / math.log(_LARGE / _SMALL)
+    return _SHORT * (_LONG / _SHORT) ** decades if decades <= 1 else _LONG * decades
+
+
+@dataclass(frozen=True)
+class Account:
+    """What an examination took, in seconds: ``enough`` is about what all of it would have taken."""
+
+    budget: float = math.inf
+    spent: float = 0.0
+    enough: float = 0.0
+    interrupted: bool = False
+
+    @property
+    def left(self) -> float:
+        """Seconds of the budget that were not spent; none after an interruption."""
+        return 0.0 if self.interrupted else max(0.0, self.budget - self.spent)
+
+    @property
+    def reason(self) -> str:
+        """Why something was not looked at, and what would have sufficed."""
+        if self.interrupted:
+            return "it was interrupted"
+        return (
+            f"its {duration_text(self.budget)} were over, a budget of {duration_text(self.rounded)} would do"
+        )
+
+    @property
+    def rounded(self) -> float:
+        """Enough, rounded up to two digits of seconds or to a half minute."""
+        unit = 30.0 if self.enough > 120 else 5.0
+        return unit * math.ceil(self.enough / unit)

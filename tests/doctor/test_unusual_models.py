@@ -1,0 +1,105 @@
+"""Models that checks have stumbled over: each check works, or says in a sentence why it is left out."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import foretrain as ft
+from foretrain.doctor.intake import bare_model
+
+X = torch.randn(100, 5, generator=torch.Generator().manual_seed(0))
+SEQUENCES = torch.randn(60, 9, 4, generator=torch.Generator().manual_seed(0))
+TOKENS = torch.randint(50, (100, 7), generator=torch.Generator().manual_seed(0))
+
+
+class WithScalars(nn.Module):
+    """Parameters without any axis, and layers that are small enough for a plateau."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(5, 16), nn.Linear(16, 16), nn.Linear(16, 1)])
+        self.gain, self.shift = nn.Parameter(torch.tensor(0.1)), nn.Parameter(torch.tensor(0.0))
+        for layer in self.layers:
+            nn.init.normal_(layer.weight, std=0.02)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = torch.tanh(self.gain * self.layers[0](x))
+        return self.layers[2](torch.tanh(self.layers[1](hidden))) + self.shift
+
+
+class Bag(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.readout = nn.EmbeddingBag(50, 16), nn.Linear(16, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.readout(self.words(x))
+
+
+class Recurrent(nn.Module):
+    """A layer that takes time first; ``swap`` says whether it gets it."""
+
+    def __init__(self, swap: bool) -> None:
+        super().__init__()
+        self.layer, self.readout, self.swap = nn.GRU(4, 12), nn.Linear(12, 2), swap
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.swap:
+            return self.readout(self.layer(x.transpose(0, 1))[0][-1])
+        return self.readout(self.layer(x)[0][:, -1])
+
+
+def diagnosed(model: nn.Module, x: Tensor, y: Tensor) -> ft.doctor.Diagnosis:
+    """By Adam; a check that fails is an error."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", ".*This check failed", RuntimeWarning)
+        return ft.doctor(model, x, y, optimizer=torch.optim.Adam(model.parameters(), lr=1e-2))
+
+
+def test_parameters_without_an_axis() -> None:
+    torch.manual_seed(0)
+    found = diagnosed(WithScalars(), X, X[:, :1])
+    assert found.examinations["plateau"].findings
+
+
+def test_a_bag_of_embeddings_has_no_second_derivative() -> None:
+    torch.manual_seed(0)
+    found = diagnosed(Bag(), TOKENS, TOKENS[:, 0] % 3)
+    assert "torch lacks a derivative that this check needs" in found.examinations["conditioning"].skipped
+    assert found.examinations["gradients"].findings
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("swap", [True, False])
+def test_a_recurrent_layer_that_takes_time_first(swap: bool) -> None:
+    torch.manual_seed(0)
+    states = diagnosed(Recurrent(swap), SEQUENCES, (SEQUENCES[:, 0, 0] > 0).long()).examinations["states"]
+    if swap:
+        assert states.findings
+    else:
+        assert "given 9 sequences where there are 60 samples" in states.skipped
+
+
+@pytest.mark.parametrize("part", ["whole", "inside"])
+def test_compiled_models_are_examined_without_a_compiler(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def compiled(module: nn.Module) -> nn.Module:
+        def no_compiler(graph: object, inputs: object) -> object:
+            raise RuntimeError("no compiler is installed")
+
+        return torch.compile(module, backend=no_compiler)  # type: ignore[return-value, arg-type]
+
+    torch.manual_seed(0)
+    body, readout = nn.Sequential(nn.Linear(5, 16), nn.Tanh()), nn.Linear(16, 1)
+    whole = nn.Sequential(body, readout)
+    given = compiled(whole) if part == "whole" else nn.Sequential(compiled(body), readout)
+    found = diagnosed(given, X, X[:, :1])
+    assert found.outcome is not None
+    assert not any(one.failed for one in found.examinations.values())
+    names = [name for name, _ in found.setup.model.named_parameters()]
+    assert names == [name for name, _ in whole.named_parameters()]
+    assert next(bare_model(given).parameters()) is body[0].weight
+    assert type(given[0] if part == "inside" else given).__name__ == "OptimizedModule"  # type: ignore[index]
