@@ -34,8 +34,8 @@ _THRESHOLDS = 65  # that are tried for answers to yes-or-no questions
 class Measure:
     """How answers are scored. ``kind`` is "labels", "sides" (of a threshold) or "numbers".
 
-    ``axis``: of the classes in the outputs. ``ignored`` labels and ``unread`` positions do not count: the loss does not
-    look at them, as it should be of padding and of a question that is given.
+    ``axis``: of the classes in the outputs. ``ignored`` labels and ``unread`` positions do not count: the loss does
+    not look at them, as it should be of padding and of a question that is given.
     """
 
     kind: str
@@ -205,8 +205,8 @@ def fit_readout(
     """A linear readout of what the network makes of the inputs before it is trained; position by position."""
     name = "a linear readout of the untrained network"
     if positions > 1:
-        rows = (values.reshape(len(values) * positions, -1) for values in (features, unseen))
-        return replace(_by_position(*rows, known, judge, positions, 0)[0], name=name)
+        rows, others = (values.reshape(len(values) * positions, -1) for values in (features, unseen))
+        return replace(_by_position(rows, others, known, judge, positions, 0)[0], name=name)
     places = torch.randperm(len(features), generator=torch.Generator().manual_seed(0))[:_MOST_ROWS]
     kernel, some = sample_kernel(features[places.to(features.device)], unseen), known[places.to(known.device)]
     return Baseline(name, judge.scores(_answers(judge, _ridge(kernel, _columns(judge, some)), some)))
@@ -306,7 +306,8 @@ def _columns(judge: Judge, known: Tensor) -> Tensor:
     if judge.measure.kind != "labels":
         return known.double().cpu()
     labels = torch.unique(known)
-    return (known[..., None] == labels[labels >= 0]).double().reshape(len(known), -1).cpu()
+    hot: Tensor = known[..., None] == labels[labels >= 0]
+    return hot.double().reshape(len(known), -1).cpu()
 
 
 def _answers(judge: Judge, columns: Tensor, known: Tensor) -> Tensor:
@@ -316,7 +317,8 @@ def _answers(judge: Judge, columns: Tensor, known: Tensor) -> Tensor:
         columns = columns / _columns(judge, known).mean(0).to(columns)
     if judge.measure.kind == "labels":
         labels = torch.unique(known)
-        return labels[labels >= 0][columns.reshape(len(columns), known.shape[1], -1).argmax(2)]
+        chosen: Tensor = labels[labels >= 0][columns.reshape(len(columns), known.shape[1], -1).argmax(2)]
+        return chosen
     if judge.measure.kind == "sides":
         low, high = known.min(), known.max()
         return torch.where(columns > (low + high) / 2, high, low)

@@ -10,6 +10,7 @@ import linecache
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import Any
 
 import torch
@@ -65,14 +66,14 @@ def _name(func: Any) -> str:
 
 def _user_line() -> str:
     """The nearest line in a module that is not torch's, as "file.py:12: h = h.detach()"."""
-    frame = sys._getframe(2)
+    frame: FrameType | None = sys._getframe(2)
     while frame is not None:
         package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
         if package not in ("torch", "foretrain") and isinstance(frame.f_locals.get("self"), nn.Module):
             path, number = frame.f_code.co_filename, frame.f_lineno
             text = linecache.getline(path, number).strip()
             return f"{path.rpartition('/')[2]}:{number}" + (f": {text}" if text else "")
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     return ""
 
 
@@ -92,15 +93,16 @@ class _Intercept:
 
     def begin(self, module: nn.Module, given: Any) -> None:
         mode = _Watch(rule=self.rule)
-        mode.__enter__()
+        mode.__enter__()  # type: ignore[no-untyped-call]
         self.modes.append(mode)
 
     def end(self, module: nn.Module, given: Any, result: Any) -> None:
         if self.modes:
-            self.modes.pop().__exit__(None, None, None)
+            self.modes.pop().__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _Intercept:
-        return memo.setdefault(id(self), _Intercept(self.rule))
+        twin: _Intercept = memo.setdefault(id(self), _Intercept(self.rule))
+        return twin
 
 
 def intercept(model: nn.Module, rule: Rule) -> None:

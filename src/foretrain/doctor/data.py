@@ -170,7 +170,8 @@ def _offset(case: Case, offset: float, deviation: float) -> list[Finding]:
         Finding(
             Severity.WARNING,
             f"The mean of the targets is {offset:,.3g} times their variation, which the network has to learn first.",
-            f"The mean of the outputs is {float(away.double().square().mean().sqrt()):.3g} away from that of the targets, "
+            f"The mean of the outputs is {float(away.double().square().mean().sqrt()):.3g} away from that "
+            "of the targets, "
             f"which vary by {deviation:.3g}.",
             SOURCE,
             f"Set the bias of the readout ({name}) so that the mean output is the mean target.",

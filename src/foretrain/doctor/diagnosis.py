@@ -63,8 +63,8 @@ class Diagnosis(Result):
     def by_severity(self) -> tuple[tuple[str, Finding], ...]:
         """The same, each with the name of its check. Causes stand before the outcome, which is their symptom.
 
-        Among causes of one severity those come first that name a fault, and whose cure was tried and gained most; what
-        names only the place of a fault comes after all that name one.
+        Among causes of one severity those come first that name a fault, and whose cure was tried and gained most;
+        what names only the place of a fault comes after all that name one.
         """
         pairs = [(name, finding) for name, one in self._checks() for finding in one.findings]
 

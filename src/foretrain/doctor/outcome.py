@@ -154,7 +154,7 @@ def divide(setup: Setup) -> Division:
     return Division(setup.task.taken(order[count:]), setup.task.taken(order[:count]), True)
 
 
-class _Calls(TorchDispatchMode):
+class _Calls(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts operations."""
 
     count = 0
@@ -169,14 +169,13 @@ def seconds_of_step(setup: Setup, batch: int) -> float:
     if "calls" not in setup.known:
         model = copy.deepcopy(setup.model).eval()
         few = setup.task.taken(torch.arange(min(2, len(setup.task.x))))
-        with _Calls() as calls:
+        with _Calls() as calls:  # type: ignore[no-untyped-call]
             few.value(model)
         setup.known["calls"] = calls.count
+    calls_of_step: int = STEP_PASSES * (setup.known["calls"] + len(list(setup.model.parameters())))
     parameters = sum(p.numel() for p in setup.model.parameters())
     multiplications = STEP_PASSES * batch * work_of(setup).total + 10 * parameters
-    return multiplications / SPEED + STEP_PASSES * _CALL * (
-        setup.known["calls"] + len(list(setup.model.parameters()))
-    )
+    return multiplications / SPEED + _CALL * calls_of_step
 
 
 @dataclass(frozen=True)
@@ -369,7 +368,8 @@ def position_count(x: Any, wanted: Tensor, measure: Measure) -> int:
 
 
 def future_share(model: nn.Module, x: Tensor, measure: Measure) -> float:
-    """How much answers in the first half change when only inputs in the second half do, relative to their variation."""
+    """How much answers in the first half change when only inputs in the second half do, relative to "
+    "their variation."""
     middle, some = x.shape[1] // 2, x[: 2 * _LOOKED_AHEAD]
     other = some.clone()
     other[:, middle:] = some.roll(len(some) // 2, 0)[:, middle:]
@@ -492,7 +492,7 @@ def _constant_loss(setup: Setup) -> float:
             return loss
 
         with torch.enable_grad():
-            optimizer.step(closure)  # type: ignore[arg-type]
+            optimizer.step(closure)  # type: ignore[no-untyped-call]
         with torch.no_grad():
             return float(judged.loss(answer.expand(len(judged.x), *answer.shape[1:]), judged.y))
     except (RuntimeError, ValueError, IndexError, ForetrainError):
@@ -669,7 +669,8 @@ class Outcome(Result):
                 return f"It does not learn: {beside}."
             case Status.BY_HEART:
                 trained = _shown(course.trained_score)
-                return f"It learns the training samples by heart ({name} {trained}) and nothing that helps on others: {beside}."
+                what = f"the training samples by heart ({name} {trained}) and nothing that helps on others"
+                return f"It learns {what}: {beside}."
             case Status.NOTHING:
                 return f"Neither the network nor any baseline found anything to learn in these samples: {beside}."
             case Status.UNSEEN:
@@ -749,7 +750,8 @@ def observe_briefly(setup: Setup) -> Outcome:
 
 @once
 def learned_by_heart(case: Case) -> float:
-    """How much of the loss of a few samples goes away when the network is trained on them alone, as given; 1 is all."""
+    """How much of the loss of a few samples goes away when the network is trained on them alone, as "
+    "given; 1 is all."""
     few = case.task.taken(torch.arange(min(_FEW, len(case.task.x))))
     run = train(replace(case.setup, task=few, batch_size=None, known={}), case.setup.training_seconds)
     if run.error or run.diverged:

@@ -238,7 +238,8 @@ def _applied(product: Callable[[torch.Tensor], torch.Tensor], like: torch.Tensor
 
 
 def _like(task: Task, outputs: Array) -> torch.Tensor:
-    """In double precision where the loss takes it: floating targets and weights of classes must agree with outputs."""
+    """In double precision where the loss takes it: floating targets and weights of classes must agree "
+    "with outputs."""
     held = [task.y, *(task.loss.buffers() if isinstance(task.loss, torch.nn.Module) else ())]
     kinds = [one.dtype for one in held if one is not None and one.is_floating_point()]
     kind = kinds[0] if kinds else torch.float64

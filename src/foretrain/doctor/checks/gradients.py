@@ -1,7 +1,7 @@
 """Does a gradient reach every parameter that should move, and does the optimizer hold it?
 
-Seen over a short training, so that what is zero at the first step only (a branch behind a gate that starts at zero) is
-not taken for cut. Where no way leads back from the loss, the calls that end it are named with their lines.
+Seen over a short training, so that what is zero at the first step only (a branch behind a gate that starts at zero)
+is not taken for cut. Where no way leads back from the loss, the calls that end it are named with their lines.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def check(case: Case) -> Examination:
     if not findings:
         what = f"All {len(sizes)} parameters get a gradient and are moved."
         if still:
-            what = f"{share:.1%} of the numbers are trained; {len(still)} of {len(sizes)} parameters stay as they are."
+            what = f"{share:.1%} of the numbers are trained; {len(still)} of {len(sizes)} parameters stay."
         severity = Severity.GOOD if share > 0.5 or not still else Severity.NOTE
         evidence = (
             f"{sum(sizes.values()):,} numbers; requires_grad off: {len(frozen)}, not in the optimizer: "
@@ -122,7 +122,8 @@ def _hidden(case: Case, learns: bool) -> list[Finding]:
     return [
         Finding(
             Severity.CRITICAL,
-            f"The layers in {first!r} are in a Python {'list' if listed else 'collection'}, which does not register them: "
+            f"The layers in {first!r} are in a Python {'list' if listed else 'collection'}, which does "
+            "not register them: "
             "no optimizer moves their parameters.",
             f"{count:,} numbers of layers in {', '.join(map(repr, hidden))} are not among model.parameters().",
             "measured: modules among the attributes of the model",
@@ -183,7 +184,9 @@ def _cut(case: Case, names: list[str], count: int, numbers: dict[str, float]) ->
         calls = []
     lines = list(dict.fromkeys(call.line for call in calls if call.line))[:_MOST_LINES]
     shown = f" ({'; '.join(lines)})" if lines else ""
-    evidence = f"The loss has no way back to {len(names)} of {count} parameters, so that they stay as they are{shown}."
+    evidence = (
+        f"The loss has no way back to {len(names)} of {count} parameters: they stay as they are{shown}."
+    )
     if calls:
         evidence += f" In the forward pass {', '.join(sorted({call.name for call in calls}))} ends the way."
     detached = {call.name for call in calls} & {"detach", "data", "round", "sign", "floor"}
@@ -199,7 +202,8 @@ def _cut(case: Case, names: list[str], count: int, numbers: dict[str, float]) ->
         f"No gradient reaches {len(names)} of {count} parameters: the way back from the loss is cut.",
         evidence,
         _SOURCE,
-        "Remove what cuts it (detach, .data, torch.no_grad, argmax or rounding, a way through numpy), or parameters that "
+        "Remove what cuts it (detach, .data, torch.no_grad, argmax or rounding, a way through numpy), or "
+        "parameters that "
         "are not used.",
         f"# remove in the model's forward: {'; '.join(lines)}" if lines else "",
         treatment,
@@ -243,7 +247,8 @@ def _silent(names: list[str], numbers: dict[str, float]) -> Finding:
     return Finding(
         Severity.WARNING,
         f"The gradient of {len(names)} parameters is exactly zero, at every step that was looked at.",
-        f"Parameters: {', '.join(names[:6])}{' and others' if len(names) > 6 else ''}. There is a way back from the loss, but "
+        f"Parameters: {', '.join(names[:6])}{' and others' if len(names) > 6 else ''}. There is a way "
+        "back from the loss, but "
         "something on it is off: weights that are zero, units that never answer, or a saturated nonlinearity.",
         _SOURCE,
         "Look at the layers between these parameters and the outputs: draw weights that are zero anew.",

@@ -1,8 +1,8 @@
 """Are inputs and targets on one scale?
 
 What looks uneven is judged by its consequence. Inputs are suspect if a linear readout of them learns much slower than
-one of standardised inputs, or if their size is far from 1; they are faulted only if the network itself, trained as the
-user trains it, then learns less on samples held out than with standardised inputs.
+one of standardised inputs, or if their size is far from 1; they are faulted only if the network itself, trained as
+the user trains it, then learns less on samples held out than with standardised inputs.
 
 Measurements, by ``feature`` (the last axis of the inputs, or channels for convolutions): ``mean`` and ``deviation``
 in units of the inputs, ``constant``; ``spread`` (largest over smallest deviation), ``offset`` (size of the mean input
@@ -110,7 +110,8 @@ def tokens_as_quantities(case: Case) -> list[Finding]:
     return [
         Finding(
             Severity.CRITICAL if not outcome.learns else Severity.WARNING,
-            f"Inputs are {len(values)} whole numbers that stand for tokens or categories, and the network takes them for "
+            f"Inputs are {len(values)} whole numbers that stand for tokens or categories, and the network "
+            "takes them for "
             "quantities: it has no embedding.",
             f"As categories (one-hot) {best[torch.long].name} has {best[torch.long].score:.3g}, as quantities "
             f"{best[torch.float64].score:.3g}.",

@@ -226,7 +226,8 @@ def _outputs(case: Case) -> Iterator[Change]:
         model.register_forward_hook(lambda module, given, result: factor * result)
 
     yield Change(
-        f"Outputs are {factor:,.3g} times too small at the start: a temperature or small last weights hold them down.",
+        f"Outputs are {factor:,.3g} times too small at the start: a temperature or small last weights "
+        "hold them down.",
         "Leave out what divides the outputs, or make the weights of the last layer larger.",
         f"# in the model's forward: return {factor:g} * outputs",
         Treatment("larger outputs", lambda setup: setup.with_weights(enlarge)),
@@ -330,8 +331,8 @@ def _noise(case: Case) -> Iterator[Change]:
             _intercepted("no dropout", quiet),
         )
     if differ > _NOISY and any(call.name in drawn for call in calls):
-        title = f"Random noise in the forward pass drowns the signal{shown}: two passes differ by {differ:.2g} of the "
-        title += "variation between samples."
+        title = f"Random noise in the forward pass drowns the signal{shown}: two passes differ by {differ:.2g} of "
+        title += "the variation between samples."
         advice = (
             "Make the noise (augmentation, random states) smaller than what it is added to, or leave it out."
         )
@@ -382,7 +383,9 @@ def _statistics(case: Case) -> Iterator[Change]:
 
     odd = [part for part in parts if part.momentum is not None and not 0.005 <= part.momentum <= 0.7]
     if odd:
-        title = f"Batch normalisation keeps running statistics with momentum {odd[0].momentum:g}: they are not those of the data."
+        title = (
+            f"Batch normalisation keeps statistics with momentum {odd[0].momentum:g}: not those of the data."
+        )
         code = "for module in model.modules():\n    if isinstance(module, torch.nn.modules.batchnorm._BatchNorm):\n"
         code += "        module.momentum = 0.1"
         yield Change(
@@ -400,7 +403,7 @@ def _statistics(case: Case) -> Iterator[Change]:
 
         def usual(model: nn.Module) -> None:
             for name in large:
-                model.get_submodule(name).eps = 1e-5
+                vars(model.get_submodule(name))["eps"] = 1e-5
 
         first = next(iter(large))
         yield Change(
@@ -436,7 +439,8 @@ def _weights(case: Case) -> Iterator[Change]:
             Treatment("weights of usual size", lambda setup: redrawn(setup, owners)),
         )
     title = "The initial weights hold learning back: as torch draws them by default, the network learns."
-    code = "for module in model.modules():\n    if hasattr(module, 'reset_parameters'):\n        module.reset_parameters()"
+    code = "for module in model.modules():\n    if hasattr(module, 'reset_parameters'):\n"
+    code += "        module.reset_parameters()"
     cure = Treatment("default weights", redrawn)
     yield Change(title, "Draw the weights by torch's defaults.", code, cure, 1)
 

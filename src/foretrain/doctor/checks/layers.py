@@ -1,12 +1,13 @@
 """What is lost, copied or left straight between inputs and outputs?
 
 A linear model and nearest neighbours are fitted to every module's result and judged on samples held out: where both
-fall to the level of a constant and stay there, what the inputs told is lost. Units whose weights are copies of each other get
-the same gradient and stay copies. A network of several layers that answers to inputs in straight lines is one layer.
+fall to the level of a constant and stay there, what the inputs told is lost. Units whose weights are copies of each
+other get the same gradient and stay copies. A network of several layers that answers in straight lines is one layer.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -133,7 +134,8 @@ def _flat(values: Tensor) -> Tensor:
     if rows.shape[1] <= _FEATURES:
         return rows.double().cpu()
     mixed = torch.randn(rows.shape[1], _FEATURES, generator=torch.Generator().manual_seed(0))
-    return (rows.float().cpu() @ mixed / rows.shape[1] ** 0.5).double()
+    projected: Tensor = rows.float().cpu() @ mixed / math.sqrt(rows.shape[1])
+    return projected.double()
 
 
 def _probe(name: str, kind: str, rows: Tensor, others: Tensor, known: Tensor, judge: Judge) -> Probe:
@@ -174,10 +176,12 @@ def _lost(probes: list[Probe], outcome: Outcome) -> list[Finding]:
         Finding(
             Severity.CRITICAL,
             title,
-            f"A linear readout or nearest neighbours get {best.score:.3g} from {best.name}, {last.score:.3g} from {last.name}, "
+            f"A linear readout or nearest neighbours get {best.score:.3g} from {best.name}, "
+            f"{last.score:.3g} from {last.name}, "
             f"and from {module.name} on about what a constant has, {constant:.3g}.",
             "measured: simple learners of every module's result, on samples held out",
-            "Let more through there: more units, less pooling or another place to read from, and weights of ordinary size.",
+            "Let more through there: more units, less pooling or another place to read from, and weights "
+            "of ordinary size.",
             numbers={"before": last.score, "width": float(module.width)},
             where=(module.name,),
             vague=0 if narrow else 2,
@@ -192,9 +196,9 @@ def _copies(case: Case, trained: nn.Module) -> list[Finding]:
     for name, weight in case.setup.model.named_parameters():
         if weight.ndim < 2 or len(weight) < 3 or weight.numel() / len(weight) < 2:
             continue
-        units = min(_distinct(weight), 10**9), _distinct(after[name]) if name in after else 0
-        if max(units) <= (1 - _COPIES) * len(weight):
-            copied[name] = (len(weight), max(units))
+        differ = max(_distinct(weight), _distinct(after[name]) if name in after else 0)
+        if differ <= (1 - _COPIES) * len(weight):
+            copied[name] = (len(weight), differ)
     owners = {name.rpartition(".")[0] for name in copied}
     if not copied or not case.setup.fresh:
         return []
@@ -208,7 +212,8 @@ def _copies(case: Case, trained: nn.Module) -> list[Finding]:
             f"{len(copied)} weights have units with the same numbers, which get the same gradient at every step: "
             f"{', '.join(list(copied)[:6])}.",
             "measured: rows of the weights before and after a short training",
-            "Draw the weights of these layers at random: units that start alike stay alike (symmetric initialisation).",
+            "Draw the weights of these layers at random: units that start alike stay alike (symmetric "
+            "initialisation).",
             "\n".join(f"model.get_submodule({owner!r}).reset_parameters()" for owner in sorted(owners)),
             Treatment("random weights", lambda setup: _drawn(setup, owners)),
             {"copied": float(len(copied))},

@@ -1,8 +1,8 @@
 """Does the loss ask for what is wanted, and can the outputs give it?
 
 Measured on outputs and targets alone: perfect answers must have a smaller loss than a constant; outputs must not have
-gone through a nonlinearity that the loss applies as well, nor through one whose range leaves out targets; every output
-must be compared with its own target; the loss at the start should be about that of a constant answer.
+gone through a nonlinearity that the loss applies as well, nor through one whose range leaves out targets; every
+output must be compared with its own target; the loss at the start should be about that of a constant answer.
 """
 
 from __future__ import annotations
@@ -114,8 +114,10 @@ def _unpaired(task: Task, outputs: Tensor, measure: Measure, findings: list[Find
     return [
         Finding(
             Severity.CRITICAL,
-            "The loss does not compare each output with its own target: with the targets of other samples it is the same.",
-            f"For random outputs it is {given:.5g} with the targets in their order, {other:.5g} in another order, and "
+            "The loss does not compare each output with its own target: with the targets of other "
+            "samples it is the same.",
+            f"For random outputs it is {given:.5g} with the targets in their order, {other:.5g} in "
+            "another order, and "
             f"{same:.5g} with one target for all: only averages over the batch count, not single samples.",
             "measured: the loss with targets in another order",
             "Take the mean over samples last, after comparing every output with its target.",
@@ -145,7 +147,8 @@ def _uncounted(case: Case, task: Task, outputs: Tensor, measure: Measure) -> lis
         Finding(
             Severity.CRITICAL,
             f"The loss leaves out all samples of class {listed}: they are ignored and never count.",
-            f"{share:.0%} of the samples have this label, and the loss does not change with their outputs (ignore_index, or a "
+            f"{share:.0%} of the samples have this label, and the loss does not change with their outputs "
+            "(ignore_index, or a "
             "weight of zero).",
             "measured: the gradient of the loss by the outputs",
             "Let ignore_index be a number that is no label, such as -100, and give every class a weight.",
@@ -238,8 +241,8 @@ def _wrong_way(case: Case, outputs: Tensor, y: Tensor, measure: Measure) -> list
 def _doubled(case: Case, outputs: Tensor, y: Tensor, measure: Measure) -> list[Finding]:
     """Softmax before cross-entropy, sigmoid before a loss with logits: both flatten the loss and its gradients.
 
-    What the loss is follows from what it does: cross-entropy does not change when one number is added to the outputs of
-    all classes, the negative of one logarithm falls by that number, and logits of yes or no may grow without bound.
+    What the loss is follows from what it does: cross-entropy does not change when one number is added to the outputs
+    of all classes, the negative of one logarithm falls by that number, logits of yes or no may grow without bound.
     """
     values, last = outputs.detach(), last_operation(outputs)
     if measure.kind == "numbers" and y.is_floating_point() and float(y.max()) > 1:
@@ -265,7 +268,8 @@ def _doubled(case: Case, outputs: Tensor, y: Tensor, measure: Measure) -> list[F
             Finding(
                 Severity.CRITICAL,
                 "The loss takes logarithms of probabilities, but the outputs are none (log_softmax is missing).",
-                f"Their exponentials sum to {float(totals.exp().mean()):.3g} instead of 1, so that the loss falls for "
+                f"Their exponentials sum to {float(totals.exp().mean()):.3g} instead of 1, so that the "
+                "loss falls for "
                 "ever when outputs grow, whatever is learned.",
                 "measured",
                 "Use cross-entropy on these outputs, or put log_softmax before the loss.",
@@ -305,7 +309,8 @@ def _before(case: Case, which: str, loss: str, undo: Any) -> Finding:
     return Finding(
         Severity.CRITICAL if proof.heals else Severity.WARNING,
         f"The outputs go through {which} before {loss}.",
-        "All outputs lie between 0 and 1, so that the loss cannot come near zero and its gradients are small. Without: "
+        "All outputs lie between 0 and 1, so that the loss cannot come near zero and its gradients are "
+        "small. Without: "
         f"{proof.sentence}",
         "measured: range and last operation of the outputs",
         f"Return the numbers before {which}, and apply it only to read the answers.",
@@ -353,7 +358,8 @@ def _out_of_range(case: Case, outputs: Tensor, y: Tensor, measure: Measure) -> l
         Finding(
             Severity.CRITICAL if not outcome_of(case).learns else Severity.WARNING,
             f"{outside:.0%} of the targets are out of reach: the outputs end with {last}.",
-            f"Outputs lie between {low:g} and {high:g}, targets between {float(y.min()):.3g} and {float(y.max()):.3g}.",
+            f"Outputs lie between {low:g} and {high:g}, targets between {float(y.min()):.3g} and "
+            f"{float(y.max()):.3g}.",
             "measured: last operation of the outputs",
             f"Return the numbers before the last {last}, or bring the targets into its range.",
             f"# in the model's forward: return the values before the last {last}",
@@ -400,7 +406,8 @@ def _start(case: Case, outputs: Tensor, y: Any) -> list[Finding]:
         Finding(
             Severity.NOTE if learns else Severity.WARNING,
             f"The loss starts at {start:.3g}, {start / constant:.3g} times that of a constant answer.",
-            f"Outputs have size {size:.3g}; a network that knows nothing should answer a constant, with loss {constant:.3g}.",
+            f"Outputs have size {size:.3g}; a network that knows nothing should answer a constant, with "
+            f"loss {constant:.3g}.",
             "measured",
             "Make the outputs smaller at the start: divide the weights of the last layer.",
             *_smaller_readout(case),

@@ -25,8 +25,8 @@ _SEVERITY = {
     Status.UNSEEN: Severity.WARNING,
 }
 _ADVICE = {
-    Status.LESS: "Look at what the other checks say; if they find nothing, train longer or at another rate, and compare "
-    "with the simple learner named here.",
+    Status.LESS: "Look at what the other checks say; if they find nothing, train longer or at another rate, and "
+    "compare with the simple learner named here.",
     Status.STALLS: "Look at what the other checks say first; then take the network apart until the rest learns.",
     Status.DIVERGES: "Lower the learning rate, and look at what the other checks say about scales.",
     Status.FAILS: "Mend what the message says: the model runs, but a step of training does not.",
@@ -63,6 +63,6 @@ def _finding(case: Case, outcome: Outcome) -> Finding:
         evidence += (
             " Trained on eight samples alone it learns them by heart: model, loss and optimizer work together."
             if numbers["by_heart"] > _BY_HEART
-            else " Trained on eight samples alone it does not even learn these: look at model, loss and optimizer first."
+            else " Trained on eight samples alone it does not even learn these: look at model, loss and optimizer."
         )
     return Finding(severity, outcome.sentence, evidence, _SOURCE, _ADVICE.get(status, ""), numbers=numbers)

@@ -7,6 +7,7 @@ own are shifted; a network that sees the token which it is to predict has a leak
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -75,7 +76,8 @@ def _restless(case: Case) -> list[Finding]:
                 "The model changes its inputs in place: the next pass sees other data.",
                 "After a forward pass x has other numbers than before.",
                 "measured",
-                "Replace operations that end with an underscore, and +=, *= on the inputs, by ones that make a new tensor.",
+                "Replace operations that end with an underscore, and +=, *= on the inputs, by ones that "
+                "make a new tensor.",
             )
         ]
     share = _difference(first, second)
@@ -102,7 +104,8 @@ def _restless(case: Case) -> list[Finding]:
 
 
 def _by_module(model: nn.Module, x: Any) -> dict[str, Tensor]:
-    """Results of all modules that have one entry for each sample, in the order of their calls; last those of all ("")."""
+    """Results of all modules that have one entry for each sample, in the order of their calls; last "
+    "those of all ("")."""
     kept: dict[str, Tensor] = {}
 
     def keep(name: str) -> Any:
@@ -148,14 +151,17 @@ def _mixed(case: Case, share: float, module: str) -> list[Finding]:
         return []  # statistics of the batch, as the user asked for
     where = f", from {module!r} on" if module else ""
     recurrent = isinstance(dict(case.model.named_modules()).get(module), nn.RNNBase) if module else False
-    advice = "Look at every view, reshape, softmax, mean and normalisation for the axis it works on: the first is that of samples."
+    advice = (
+        "Look at every view, reshape, softmax, mean and normalisation: the first axis is that of samples."
+    )
     if recurrent:
         advice = "Make the recurrent layer with batch_first=True: it takes the axis of samples for time."
     return [
         Finding(
             Severity.CRITICAL,
             f"Samples mix{where}: the answer for one depends on which others are in the batch.",
-            f"With half of the batch taken away, outputs of the other half change by {share:.2g} of their variation; the first "
+            f"With half of the batch taken away, outputs of the other half change by {share:.2g} of their "
+            "variation; the first "
             f"axis is not that of samples everywhere{where}.",
             _SOURCE,
             advice,
@@ -227,12 +233,13 @@ def _shifted(case: Case) -> list[Finding]:
                 Finding(
                     Severity.CRITICAL,
                     f"Targets belong to other rows: y fits x when it is shifted by {shift}.",
-                    f"As given the best baseline has {usual:.3g}; shifted, {best.name} has {best.score:.3g} where a constant has "
+                    f"As given the best baseline has {usual:.3g}; shifted, {best.name} has "
+                    f"{best.score:.3g} where a constant has "
                     f"{baselines[0].score:.3g}.",
                     "measured: baselines for shifted targets",
                     "Look at how x and y are lined up.",
                     f"y = torch.roll(y, {shift}, 0)",
-                    Treatment(f"y shifted by {shift}", lambda setup, shift=shift: shifted(setup, shift)),
+                    Treatment(f"y shifted by {shift}", partial(shifted, shift=shift)),
                 )
             ]
     return []
@@ -260,7 +267,8 @@ def _future(case: Case) -> list[Finding]:
         Finding(
             Severity.CRITICAL,
             "The network sees the tokens that it is to predict: the mask of the future is missing or wrong (a leak).",
-            f"Outputs before position {middle} change by {share:.2g} of their variation when only later tokens change, and y is x "
+            f"Outputs before position {middle} change by {share:.2g} of their variation when only later "
+            "tokens change, and y is x "
             "shifted by one: what is learned is to copy.",
             "measured: outputs for other tokens later on",
             "Mask the future in every attention: is_causal=True, or a lower triangular mask.",

@@ -83,7 +83,8 @@ def position_relevance(case: Case) -> Array:
 
 
 def position_influence(case: Case) -> Array:
-    """Size of the gradient of the answers by each position, relative to the largest; of tokens by their embeddings."""
+    """Size of the gradient of the answers by each position, relative to the largest; of tokens by their "
+    "embeddings."""
     x = case.task.x[:_SEEN_BY]
     kept: list[Tensor] = []
 
@@ -108,7 +109,7 @@ def position_influence(case: Case) -> Array:
         if not kept or not outputs.requires_grad:
             return np.ones(min(x.shape[1], _MOST_POSITIONS))
         weights = torch.randn(outputs.shape, generator=torch.Generator().manual_seed(0)).to(outputs)
-        (slope,) = torch.autograd.grad(outputs, kept[0], weights, allow_unused=True)
+        slope = dict(enumerate(torch.autograd.grad(outputs, kept[0], weights, allow_unused=True))).get(0)
     if slope is None:
         return np.zeros(min(x.shape[1], _MOST_POSITIONS))
     sizes = slope.double().square().mean((0, 2)).sqrt().cpu().numpy()[:_MOST_POSITIONS]
@@ -129,12 +130,15 @@ def _blind(relevance: Array, influence: Array) -> list[Finding]:
         Finding(
             Severity.CRITICAL,
             f"Answers do not see what they need: position{'s' if len(unseen) > 1 else ''} "
-            f"{', '.join(map(str, unseen[:6]))} tell{'' if len(unseen) > 1 else 's'} about the target, but answers see "
+            f"{', '.join(map(str, unseen[:6]))} tell{'' if len(unseen) > 1 else 's'} about the target, "
+            "but answers see "
             f"{'them' if len(unseen) > 1 else 'it'} {how}.",
-            f"A linear readout of position {int(np.argmax(relevance))} alone gains {relevance.max():.3g} over a constant; the "
+            f"A linear readout of position {int(np.argmax(relevance))} alone gains {relevance.max():.3g} "
+            "over a constant; the "
             f"gradient of the answers is largest for position {seen}.",
             _SOURCE,
-            "Look at which step the answer is read from, at masks (what is masked must be what is to be ignored), and at memory: "
+            "Look at which step the answer is read from, at masks (what is masked must be what is to be "
+            "ignored), and at memory: "
             "forget gates near one, shorter delays.",
             numbers={"relevance": float(relevance.max()), "influence": float(influence[unseen].max())},
         )
@@ -157,9 +161,11 @@ def _faded(influence: Array) -> list[Finding]:
         Finding(
             Severity.WARNING,
             title,
-            f"The gradient of the answers by the unseen positions is at most {influence[unseen].max():.1g} of the largest.",
+            "The gradient of the answers by the unseen positions is at most "
+            f"{influence[unseen].max():.1g} of the largest.",
             _SOURCE,
-            "Look at which step the answer is read from, and at masks. If the delay is meant, states must hold what they saw "
+            "Look at which step the answer is read from, and at masks. If the delay is meant, states "
+            "must hold what they saw "
             "over time: forget gates near one, orthogonal recurrent weights, attention, or shorter sequences.",
             numbers={"unseen": float(unseen.mean())},
             vague=0 if exact else 1,
@@ -213,7 +219,8 @@ def _gates(case: Case) -> list[Finding]:
                 Finding(
                     Severity.WARNING,
                     f"Gates are saturated: {share:.0%} of the values of a sigmoid are 0 or 1 ({line}).",
-                    f"Their mean is {float(values.mean()):.3g}; a gate that is shut or open for all samples and steps passes no "
+                    f"Their mean is {float(values.mean()):.3g}; a gate that is shut or open for all "
+                    "samples and steps passes no "
                     "gradient, and states forget all or nothing.",
                     "measured: the calls of sigmoid",
                     "Make weights and biases of this gate smaller.",
@@ -292,8 +299,10 @@ def _attention(case: Case) -> list[Finding]:
     return [
         Finding(
             Severity.WARNING,
-            "Attention is saturated: every query looks at one key only, and hardly any gradient passes through softmax.",
-            f"In {sum(one < _SATURATED for one in entropies)} of {len(entropies)} attentions the entropy of the weights is at "
+            "Attention is saturated: every query looks at one key only, and hardly any gradient passes "
+            "through softmax.",
+            f"In {sum(one < _SATURATED for one in entropies)} of {len(entropies)} attentions the entropy "
+            "of the weights is at "
             f"most {_SATURATED:g} of the largest, the least {min(entropies):.2g}: scores "
             "are too large (embeddings or projections of large size, a missing 1/sqrt(d), a small temperature).",
             "measured: the weights of attention",
@@ -410,7 +419,8 @@ def _order(case: Case, tokens: bool) -> list[Finding]:
         Finding(
             Severity.WARNING,
             "Answers do not depend on the order of positions: positional information is missing.",
-            "With all positions permuted the answers stay the same, to rounding; what depends on order cannot be learned.",
+            "With all positions permuted the answers stay the same, to rounding; what depends on order "
+            "cannot be learned.",
             "measured: outputs for permuted positions",
             "Add positions: learned or sinusoidal encodings to the embeddings, or rotary ones in attention.",
             "# x = embedding(tokens) + position_embedding(torch.arange(tokens.shape[1]))",
