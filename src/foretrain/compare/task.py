@@ -149,7 +149,7 @@ def prepare(model: nn.Module, x: Any, y: Any, loss: Loss | str | None) -> Task:
         targets = _checked_labels(targets, outputs, getattr(loss, "ignore_index", -100))
     elif by_element or not whole:
         targets = targets.to(like.dtype)
-        if _broadcasts(loss, outputs, targets[:2], by_element):
+        if _broadcasts(loss, outputs, targets, by_element):
             loss, shape = _Quiet(loss), (len(targets), *outputs.shape[1:])
             broadcast = (
                 f"y has shape {tuple(targets.shape)}, which the loss broadcasts against outputs of shape {shape}: "
@@ -236,10 +236,12 @@ def _broadcasts(loss: Loss, outputs: Tensor, targets: Tensor, by_element: bool) 
 
     Then the loss of two samples is neither mean nor sum of their losses, but it is with targets like the outputs.
     """
-    if targets.shape == outputs.shape or len(targets) < 2:
+    if targets.shape[1:] == outputs.shape[1:] or len(targets) < 2:
         return False
     if by_element:
         return True
+    unlike = (targets - targets[:1]).abs().reshape(len(targets), -1).sum(1).argmax()
+    targets = targets[[0, int(unlike)]]  # of equal ones all comparisons are the same
     same = targets.numel() == outputs.numel()
     return (
         same

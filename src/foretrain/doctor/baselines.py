@@ -294,7 +294,7 @@ def _token_features(x: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
     table = torch.randint(size, (len(values),), generator=generator) if size < len(values) else None
 
     def features(tokens: Tensor) -> Tensor:
-        places = torch.searchsorted(values, tokens.cpu()).clamp_max(len(values) - 1)
+        places = torch.searchsorted(values, tokens.cpu().contiguous()).clamp_max(len(values) - 1)
         hot = nn.functional.one_hot(places if table is None else table[places], size).double()
         return torch.cat([hot.flatten(1), hot.sum(1)], dim=1)
 

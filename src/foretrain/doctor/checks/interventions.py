@@ -12,6 +12,7 @@ import copy
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -40,6 +41,7 @@ _UNEQUAL = 5.0  # times as many labels of the commonest class as of the rarest
 _TINY_OUTPUTS = 0.02  # of the size that is wanted
 _SMALL_OUTPUTS = 0.2  # the same, as a network should start with
 _LARGE_NORM_EPSILON = 0.01
+_ODD_DECAY, _ODD_EPSILON, _ODD_CLIP, _ODD_DROPOUT, _ODD_FACTOR = 0.5, 1e-3, 0.01, 0.8, 0.01
 _NOISY = 0.3  # of the variation of outputs between samples, from one pass to the next
 _ODD_SIZE = 4.0  # times the usual size of weights
 
@@ -54,16 +56,18 @@ class Change:
     treatment: Treatment
     vague: int = 0  # as of findings
     last: bool = False  # tried only where nothing before it healed
+    odd: bool = False  # so far from usual that it is tried also where the network learns
 
 
 def check(case: Case) -> Examination:
     """Try the changes that apply, one by one."""
     outcome = outcome_of(case)
-    if outcome.at_ease:
+    changes = changes_for(case) if not outcome.at_ease else [one for one in odd_settings(case) if one.odd]
+    if not changes:
         fine = Finding(Severity.GOOD, "No part had to be changed for it to learn.", outcome.sentence, _SOURCE)
         return Examination((fine,))
     helped, scores = list[Finding](), dict[str, float]()
-    for change in changes_for(case):
+    for change in changes:
         if outcome.learns and change.vague:
             continue  # it learns, if slowly: only a fault is worth a word
         if any(one.severity is Severity.CRITICAL and (change.last or not one.vague) for one in helped):
@@ -89,11 +93,9 @@ def check(case: Case) -> Examination:
             )
     if not helped:
         tried = ", ".join(scores) or "nothing that applies"
-        helped = [
-            Finding(
-                Severity.NOTE, "None of the standard parts helps.", f"Tried one by one: {tried}.", _SOURCE
-            )
-        ]
+        title = "What is unusual does no harm." if outcome.at_ease else "None of the standard parts helps."
+        severity = Severity.GOOD if outcome.at_ease else Severity.NOTE
+        helped = [Finding(severity, title, f"Tried one by one: {tried}.", _SOURCE)]
     return Examination(
         tuple(sorted(helped, key=lambda one: -one.numbers.get(SCORE_GAIN, 0.0))), labelled(scores_of(scores))
     )
@@ -104,16 +106,21 @@ def scores_of(scores: dict[str, float]) -> dict[str, Any]:
     return {f"after {name}": value for name, value in scores.items()}
 
 
-def changes_for(case: Case) -> Iterator[Change]:
-    """Those that apply, the likeliest first."""
+def odd_settings(case: Case) -> Iterator[Change]:
+    """Of the optimizer, of noise and of normalisation: what may be far from usual."""
     yield from _optimizer_options(case)
     yield from _schedule(case)
     yield from _precision(case)
     yield from _noise(case)
+    yield from _statistics(case)
+
+
+def changes_for(case: Case) -> Iterator[Change]:
+    """Those that apply, the likeliest first."""
+    yield from odd_settings(case)
     yield from _detached(case)
     yield from _class_weights(case)
     yield from _batches(case)
-    yield from _statistics(case)
     yield from _weights(case)
     yield from _outputs(case)
     yield from _inputs(case)
@@ -135,6 +142,7 @@ def _schedule(case: Case) -> Iterator[Change]:
         "Let the rate fall later and less, or warm up over fewer steps.",
         "# leave out scheduler.step(), or lengthen the schedule",
         Treatment("no schedule", lambda setup: setup.with_recipe(flat)),
+        odd=min(factors) < _ODD_FACTOR,
     )
 
 
@@ -157,6 +165,7 @@ def _precision(case: Case) -> Iterator[Change]:
         "Keep the weights in float32, and use torch.autocast for the passes.",
         "model = model.float()",
         Treatment("weights in float32", widen),
+        odd=True,
     )
 
 
@@ -217,7 +226,7 @@ def _outputs(case: Case) -> Iterator[Change]:
     with torch.no_grad():
         outputs = case.model(case.task.x[:64])
     y, size = case.task.y, float((outputs - outputs.mean(0)).double().square().mean().sqrt())
-    wanted = float(y.double().std()) if isinstance(y, Tensor) and y.is_floating_point() else 1.0
+    wanted = float(y.double().std(correction=0)) if isinstance(y, Tensor) and y.is_floating_point() else 1.0
     if not 0 < size < _TINY_OUTPUTS * wanted:
         return
     factor = float(f"{_SMALL_OUTPUTS * wanted / size:.3g}")
@@ -243,9 +252,10 @@ def _with_options(case: Case, **options: Any) -> Callable[[Setup], Setup]:
     return apply
 
 
-def _option_change(case: Case, title: str, advice: str, name: str, value: Any) -> Change:
+def _option_change(case: Case, title: str, advice: str, name: str, value: Any, odd: bool = False) -> Change:
     code = f'for group in optimizer.param_groups:\n    group["{name}"] = {value!r}'
-    return Change(title, advice, code, Treatment(f"{name} {value}", _with_options(case, **{name: value})))
+    cure = Treatment(f"{name} {value}", _with_options(case, **{name: value}))
+    return Change(title, advice, code, cure, odd=odd)
 
 
 def _optimizer_options(case: Case) -> Iterator[Change]:
@@ -258,40 +268,42 @@ def _optimizer_options(case: Case) -> Iterator[Change]:
     decay = max(float(one.get("weight_decay", 0.0) or 0.0) for one in options)
     if decay >= _LARGE_DECAY:
         title = f"The weight decay of {decay:g} outweighs the gradients."
-        yield _option_change(case, title, "Lower the weight decay, to 1e-4 or none.", "weight_decay", 0.0)
+        odd = decay >= (_ODD_DECAY if "W" in kind else 0.1 * _ODD_DECAY)  # decoupled ones are times the rate
+        yield _option_change(
+            case, title, "Lower the weight decay, to 1e-4 or none.", "weight_decay", 0.0, odd
+        )
     epsilon = max(float(one.get("eps", 0.0) or 0.0) for one in options)
     if epsilon >= _LARGE_EPSILON:
-        title = (
-            f"The epsilon of {kind}, {epsilon:g}, outweighs the gradients, so that steps are far too small."
-        )
-        yield _option_change(case, title, f"Set eps to {_USUAL_EPSILON:g}.", "eps", _USUAL_EPSILON)
+        title = f"The epsilon of {kind}, {epsilon:g}, outweighs the gradients: steps are far too small."
+        advice = f"Set eps to {_USUAL_EPSILON:g}."
+        yield _option_change(case, title, advice, "eps", _USUAL_EPSILON, epsilon >= _ODD_EPSILON)
     momentum = max(float(one.get("momentum", 0.0) or 0.0) for one in options)
     if momentum > _LARGE_MOMENTUM:
         title = f"The momentum of {momentum:g} carries the weights past every minimum."
-        yield _option_change(case, title, "Lower the momentum to 0.9.", "momentum", 0.9)
+        yield _option_change(case, title, "Lower the momentum to 0.9.", "momentum", 0.9, True)
     betas = next((one["betas"] for one in options if "betas" in one), None)
     if betas is not None and (betas[0] > 0.95 or betas[1] < 0.9 or betas[0] > betas[1]):
         title = f"The betas of {kind}, {tuple(betas)}, average gradients over the wrong times."
-        yield _option_change(case, title, "Set betas to (0.9, 0.999).", "betas", (0.9, 0.999))
-    clip = getattr(recipe, "clip_norm", None)
-    if clip is not None:
-        title = f"Gradients are clipped to a norm of {clip:g}, which leaves steps far too small."
-        free = Treatment(
-            "no clipping", lambda setup: setup.with_recipe(replace(setup.recipe, clip_norm=None))
-        )
-        yield Change(title, "Clip at 1, or not at all.", "# leave out clip_grad_norm_", free)
-    value = getattr(recipe, "clip_value", None)
-    if value is not None:
-        title = f"Gradients are clipped to {value:g}, which leaves steps far too small."
-        free = Treatment(
-            "no clipping", lambda setup: setup.with_recipe(replace(setup.recipe, clip_value=None))
-        )
-        yield Change(title, "Clip at a larger value, or not at all.", "# leave out clip_grad_value_", free)
+        yield _option_change(case, title, "Set betas to (0.9, 0.999).", "betas", (0.9, 0.999), True)
+    for name, function in (("clip_norm", "clip_grad_norm_"), ("clip_value", "clip_grad_value_")):
+        bound = getattr(recipe, name)
+        if bound is not None:
+            what = "a norm of " if name == "clip_norm" else ""
+            title = f"Gradients are clipped to {what}{bound:g}, which leaves steps far too small."
+            free = Treatment("no clipping", partial(_unclipped, name=name))
+            advice, code = "Clip at 1 or more, or not at all.", f"# leave out {function}"
+            yield Change(title, advice, code, free, odd=bound <= _ODD_CLIP)
     top = recipe.rate
     slow = [group for group in recipe.groups if group.rate < 0.01 * top]
     if slow:
-        title = f"{sum(len(g.names) for g in slow)} parameters have a learning rate below a hundredth of the others'."
+        count = sum(len(g.names) for g in slow)
+        title = f"{count} parameters have a learning rate below a hundredth of the others'."
         yield _option_change(case, title, "Give all groups the same rate.", "lr", top)
+
+
+def _unclipped(setup: Setup, name: str) -> Setup:
+    kept: dict[str, Any] = {name: None}
+    return setup.with_recipe(replace(setup.recipe, **kept))
 
 
 def _noise(case: Case) -> Iterator[Change]:
@@ -393,6 +405,7 @@ def _statistics(case: Case) -> Iterator[Change]:
             "Set its momentum to 0.1.",
             code,
             Treatment("momentum 0.1", lambda s: s.with_weights(measured)),
+            odd=True,
         )
     large = {
         name: float(part.eps)
@@ -411,6 +424,7 @@ def _statistics(case: Case) -> Iterator[Change]:
             "Set eps to 1e-5.",
             "\n".join(f"model.get_submodule({name!r}).eps = 1e-5" for name in large),
             Treatment("eps 1e-5", lambda s: s.with_weights(usual)),
+            odd=True,
         )
 
 
