@@ -132,7 +132,7 @@ def _signals_finding(
 
 
 def _calm_title(chain: MlpChain, measured: Signals) -> str:
-    layers = f"the {chain.depth - 1} hidden layers"
+    layers = f"the {chain.depth - 1} hidden layers" if chain.depth > 2 else "the hidden layer"
     if not measured.gradient_ratio > 0:
         return f"The weights of {layers} have fair sizes, yet no gradient passes them: see the dead units."
     kept = f"Signals keep {measured.distance_ratio:.2g} and gradients {measured.gradient_ratio:.2g}"

@@ -201,7 +201,8 @@ def _judged(case: Case, small: Bottleneck, given: _Wait, after: _Wait | None, le
         f"scale{law}. Rescaled, it {'leaves' if after.left else 'has not left'} after {counted(after.length)} steps."
     )
     if wait < _LONG or gain < _FASTER or not after.left:
-        title = f"No long plateau: learning begins within about {counted(max(1.0, wait))} steps."
+        when = f"within about {counted(wait)} steps" if wait > 1 else "at once"
+        title = f"No long plateau: learning begins {when}."
         if not (given.left or after.left):
             title = "The scale of the layers is not why the loss waits: it does so with larger ones too."
         elif wait >= _LONG:
