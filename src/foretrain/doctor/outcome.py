@@ -61,6 +61,7 @@ from foretrain.support.answers import (
     Table,
     scale_for,
 )
+from foretrain.support.deadline import OutOfTimeError
 from foretrain.support.errors import ForetrainError, NotSupportedError
 from foretrain.support.progress import Progress
 from foretrain.support.seeds import integer, torch_generator
@@ -116,6 +117,7 @@ class Run:
     model: nn.Module = field(repr=False)
     largest_gradients: Mapping[str, float] = field(default_factory=dict, repr=False)
     error: str = ""
+    stopped: bool = False  # before its end, because the time was over
 
     @property
     def diverged(self) -> bool:
@@ -209,9 +211,9 @@ def train(setup: Setup, seconds: float, longer: int = 1) -> Run:
     """The network as this setup has it, for some steps; known trainings are not made again."""
     extent = extent_of(setup, seconds)
     key = ("course", repr(setup.recipe), extent, longer)
-    if key not in setup.known:
-        setup.known[key] = _train(setup, extent, longer)
-    course: Run = setup.known[key]
+    course: Run = setup.known[key] if key in setup.known else _train(setup, extent, longer)
+    if not course.stopped:  # cures are compared with trainings of the same length
+        setup.known[key] = course
     return course
 
 
@@ -220,21 +222,20 @@ def _train(setup: Setup, extent: Extent, longer: int) -> Run:
     model = copy.deepcopy(setup.model).train()
     losses, records, held_out, scores = list[float](), list[int](), list[float](), list[Array]()
     gradients = dict.fromkeys((name for name, p in model.named_parameters() if p.requires_grad), 0.0)
-    error, limit = "", math.inf
-    heavy = extent.steps * seconds_of_step(setup, extent.batch) > setup.training_seconds * 1.1
-    count = _FEW_RECORDS if heavy else _RECORDS
+    error, limit, stopped = "", math.inf, False
+    count = _FEW_RECORDS if is_heavy(setup) else _RECORDS
     wanted = set(np.unique(np.linspace(0, steps, count).astype(int)).tolist())
     with torch.random.fork_rng(devices=[]), Progress("training as it is", total=steps) as bar:
         torch.manual_seed(integer(setup.seed))
         optimizer = setup.recipe.build(model)
         batches = _batches(division.training, extent.batch, setup)
         for step in range(steps + 1):
-            if step in wanted:
+            if step in wanted or stopped:
                 records.append(step)
                 loss, score = look_at_rest(setup, model)
                 held_out.append(loss)
                 scores.append(score)
-            if step == steps:
+            if step == steps or stopped:
                 break
             try:
                 losses.append(descend(optimizer, model, next(batches)))
@@ -250,7 +251,12 @@ def _train(setup: Setup, extent: Extent, longer: int) -> Run:
             if not math.isfinite(losses[-1]) or losses[-1] > limit:
                 losses[-1] = math.inf
                 break
-            bar.advance()
+            try:
+                bar.advance()
+            except OutOfTimeError:
+                if not is_heavy(setup):
+                    raise
+                stopped = step + 1 >= _LEAST_STEPS
         trained = _score_on_training(setup, model) if not error else math.nan
     return Run(
         np.array(losses),
@@ -261,6 +267,7 @@ def _train(setup: Setup, extent: Extent, longer: int) -> Run:
         model.eval(),
         gradients,
         error,
+        stopped,
     )
 
 
@@ -676,14 +683,23 @@ class Outcome(Result):
         return data
 
 
+def is_heavy(setup: Setup) -> bool:
+    """Whether a longer training would take too long, counted; then the first one is stopped when the time is over."""
+    extent = extent_of(setup, setup.training_seconds)
+    return (1 + _LONGER) * extent.steps * seconds_of_step(setup, extent.batch) > _room(setup)
+
+
+def _room(setup: Setup) -> float:
+    return _ROOM * default_budget(setup.trained_parameters)
+
+
 def observe(setup: Setup, seconds: float = 2.5) -> Outcome:
     """Train as given; where the network has not arrived and is still moving, or might be slow, for longer.
 
     Models of which that would take too long are trained once, for as long as there is room.
     """
-    extent, room = extent_of(setup, seconds), _ROOM * default_budget(setup.trained_parameters)
-    if (1 + _LONGER) * extent.steps * seconds_of_step(setup, extent.batch) > room:
-        return _observe(setup, _ONCE * room, 1)
+    if is_heavy(setup):
+        return _observe(setup, _ONCE * _room(setup), 1)
     outcome = _observe(setup, seconds, 1)
     slow = outcome.status in (Status.LESS, Status.STALLS, Status.UNSEEN, Status.NOTHING)
     return _observe(setup, seconds, _LONGER) if slow else outcome
@@ -691,7 +707,10 @@ def observe(setup: Setup, seconds: float = 2.5) -> Outcome:
 
 def observe_briefly(setup: Setup) -> Outcome:
     """One short training, however it ends: what cures are compared by."""
-    return _observe(setup, setup.training_seconds, 1)
+    outcome = _observe(setup, setup.training_seconds, 1)
+    if outcome.course.stopped:
+        raise OutOfTimeError("a training that was stopped cannot be compared with others.")
+    return outcome
 
 
 @once

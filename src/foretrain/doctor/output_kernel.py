@@ -26,6 +26,7 @@ from foretrain.doctor.stability import edge, loss_curvature
 from foretrain.empirical.kernel_operator.passes import differentiable_kernels
 from foretrain.empirical.tangent_kernel import ntk
 from foretrain.empirical.target_modes import TargetModes, target_modes
+from foretrain.support.deadline import stop_if_late
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.memory import require_memory
 
@@ -157,6 +158,7 @@ class OutputKernel:
 
     def _moved(self, outputs: Array, step: float) -> Array:
         """One such step."""
+        stop_if_late()
         kernel, slope = self.positive, self._loss(outputs)[1]
         inside = np.eye(len(kernel)) + _GAMMA * step * (kernel @ loss_matrix(self.task, outputs))
         factors = lu_factor(inside, check_finite=False)

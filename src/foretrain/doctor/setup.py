@@ -474,7 +474,7 @@ def samples_at_once(setup: Setup) -> int:
 
 def in_parts(setup: Setup, task: Task) -> Iterator[Task]:
     """A task in parts of as many samples as are passed at once."""
-    places = torch.arange(len(task.x)).split(samples_at_once(setup))
+    places = torch.split(torch.arange(len(task.x)), samples_at_once(setup))
     return (task.taken(part) for part in places) if len(places) > 1 else iter([task])
 
 
