@@ -7,6 +7,7 @@ import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,14 +18,15 @@ from torch import nn
 import foretrain as ft
 from foretrain.cli import main as cli
 from foretrain.doctor import examine
+from foretrain.doctor import outcome as outcome_room
 from foretrain.doctor.budget import default_budget
 from foretrain.doctor.checks import Effort, Stage
 from foretrain.doctor.diagnosis import Diagnosis
-from foretrain.doctor.examine import diagnose
+from foretrain.doctor.examine import chosen_checks, diagnose
 from foretrain.doctor.finding import Examination, Finding, Severity
 from foretrain.doctor.setup import Case
 from foretrain.support import progress
-from foretrain.support.deadline import Deadline, OutOfTimeError
+from foretrain.support.deadline import Deadline, OutOfTimeError, within
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.progress import track
 
@@ -236,3 +238,39 @@ def test_a_terminal_shows_what_is_looked_at_and_the_time(monkeypatch: pytest.Mon
     assert "looking at seconds (2 of 2)" in terminal.getvalue()
     assert "12 s of 30 s" in terminal.getvalue()
     assert "0:0" not in terminal.getvalue()  # no forecast of hours
+
+
+def trained(monkeypatch: pytest.MonkeyPatch, heavy: bool) -> tuple[Diagnosis, list[float]]:
+    """A training of which every step takes a second, within 40 seconds."""
+    clock, steps = Clock(), list[float]()
+    descend = outcome_room.descend
+
+    def slow(*arguments: Any) -> float:
+        clock.now += 1
+        steps.append(descend(*arguments))
+        return steps[-1]
+
+    monkeypatch.setattr(outcome_room, "descend", slow)
+    monkeypatch.setattr(examine, "is_heavy", lambda setup: heavy)
+    monkeypatch.setattr(outcome_room, "is_heavy", lambda setup: heavy)
+    return diagnose(setup(), chosen_checks("outcome"), Deadline(40.0, clock)), steps
+
+
+def test_the_training_of_a_small_model_comes_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, steps = trained(monkeypatch, heavy=False)
+    assert len(steps) == 300
+    assert not found.examinations["outcome"].cut
+
+
+def test_the_training_of_a_large_model_is_judged_where_it_was_stopped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found, steps = trained(monkeypatch, heavy=True)
+    assert len(steps) == 24
+    assert found.outcome is not None
+    assert found.outcome.numbers["steps"] == 24
+    assert found.examinations["outcome"].data is not None
+    assert found.examinations["outcome"].data["record"].values[-1] == 24
+    assert not any(key[0] == "course" for key in found.setup.known if isinstance(key, tuple))
+    with pytest.raises(OutOfTimeError, match="cannot be compared"), within(Deadline(0.0)):
+        outcome_room.observe_briefly(found.setup)

@@ -28,6 +28,7 @@ from foretrain.doctor.intake import (
     samples_first,
     summed_over_steps,
 )
+from foretrain.doctor.outcome import is_heavy
 from foretrain.doctor.proof import prove, spare
 from foretrain.doctor.setup import Case, Recipe, Schedule, Setup, descent, recipe_of, suited_threads
 from foretrain.doctor.stability import with_chosen_rate
@@ -41,7 +42,7 @@ from foretrain.support.seeds import Seed, integer
 from foretrain.support.user_warnings import warn_user
 
 _CUT = Examination(skipped="there was no time for it.", cut=True)
-_THEORY = 0.6  # of the time, at most, where a network does not learn
+_FIRST = 0.6  # of the time, that may be over before there is time for what comes later
 _FAR_TOO_LONG = 2.0  # times what is left: a check that is likely to take longer leaves the time to others
 _GLANCE = 0.02  # of the time, that it may take all the same
 BRIEF_STEPS = 300  # of the trainings that prove one finding, about
@@ -225,7 +226,7 @@ def diagnose(setup: Setup, checks: Iterable[Check] = CHECKS, deadline: Deadline 
         with bar:
             looks = [check for check in asked if check.effort < Effort.TRAINING]
             for check in looks:
-                take(check, _limit(check, examinations, deadline))
+                take(check, _limit(case, check, examinations, deadline))
             for check in looks:
                 bar.describe(f"trying what {check.name} advises")
                 examinations[check.name] = tried(case, check, examinations[check.name], deadline)
@@ -242,14 +243,17 @@ def diagnose(setup: Setup, checks: Iterable[Check] = CHECKS, deadline: Deadline 
     return Diagnosis(setup, {check.name: examinations[check.name] for check in registered}, account)
 
 
-def _limit(check: Check, known: Mapping[str, Examination], deadline: Deadline) -> Deadline:
-    """None for the outcome, whose work is counted; where it is bad, theory leaves time to train in other ways."""
+def _limit(case: Case, check: Check, known: Mapping[str, Examination], deadline: Deadline) -> Deadline:
+    """What a check may take: nothing cuts the outcome, whose work is counted, unless the model is large.
+
+    Where the outcome is bad, theory leaves some time to train in other ways.
+    """
     if check.effort is Effort.OUTCOME:
-        return replace(deadline, seconds=math.inf)
+        return replace(deadline, seconds=_FIRST * deadline.seconds if is_heavy(case.setup) else math.inf)
     outcome = known["outcome"].worst if "outcome" in known else None
     if check.effort is not Effort.THEORY or outcome is None or outcome.severity is Severity.GOOD:
         return deadline
-    return replace(deadline, seconds=_THEORY * deadline.seconds)
+    return replace(deadline, seconds=_FIRST * deadline.seconds)
 
 
 def examined(case: Case, check: Check, deadline: Deadline) -> Examination:

@@ -51,6 +51,7 @@ from foretrain.doctor.step_task import StepTask
 from foretrain.doctor.trials import descend
 from foretrain.empirical.models.model import unchanged
 from foretrain.support.answers import Answer, Column, Figure, Result, Table
+from foretrain.support.deadline import OutOfTimeError
 from foretrain.support.errors import ForetrainError, NotSupportedError
 from foretrain.support.progress import Progress
 from foretrain.support.seeds import integer, torch_generator
@@ -112,6 +113,7 @@ class Run:
     model: nn.Module = field(repr=False)
     largest_gradients: Mapping[str, float] = field(default_factory=dict, repr=False)
     error: str = ""
+    stopped: bool = False  # before its end, because the time was over
 
     @property
     def diverged(self) -> bool:
@@ -204,9 +206,9 @@ def train(setup: Setup, seconds: float, longer: int = 1) -> Run:
     """The network as this setup has it, for some steps; known trainings are not made again."""
     extent = extent_of(setup, seconds)
     key = ("course", repr(setup.recipe), extent, longer)
-    if key not in setup.known:
-        setup.known[key] = _train(setup, extent, longer)
-    course: Run = setup.known[key]
+    course: Run = setup.known[key] if key in setup.known else _train(setup, extent, longer)
+    if not course.stopped:  # cures are compared with trainings of the same length
+        setup.known[key] = course
     return course
 
 
@@ -215,21 +217,20 @@ def _train(setup: Setup, extent: Extent, longer: int) -> Run:
     model = copy.deepcopy(setup.model).train()
     losses, records, held_out, scores = list[float](), list[int](), list[float](), list[Array]()
     gradients = dict.fromkeys((name for name, p in model.named_parameters() if p.requires_grad), 0.0)
-    error, limit = "", math.inf
-    heavy = extent.steps * seconds_of_step(setup, extent.batch) > setup.training_seconds * 1.1
-    count = _FEW_RECORDS if heavy else _RECORDS
+    error, limit, stopped = "", math.inf, False
+    count = _FEW_RECORDS if is_heavy(setup) else _RECORDS
     wanted = set(np.unique(np.linspace(0, steps, count).astype(int)).tolist())
     with torch.random.fork_rng(devices=[]), Progress("training as it is", total=steps) as bar:
         torch.manual_seed(integer(setup.seed))
         optimizer = setup.recipe.build(model)
         batches = _batches(division.training, extent.batch, setup)
         for step in range(steps + 1):
-            if step in wanted:
+            if step in wanted or stopped:
                 records.append(step)
                 loss, score = look_at_rest(setup, model)
                 held_out.append(loss)
                 scores.append(score)
-            if step == steps:
+            if step == steps or stopped:
                 break
             try:
                 losses.append(descend(optimizer, model, next(batches)))
@@ -245,7 +246,12 @@ def _train(setup: Setup, extent: Extent, longer: int) -> Run:
             if not math.isfinite(losses[-1]) or losses[-1] > limit:
                 losses[-1] = math.inf
                 break
-            bar.advance()
+            try:
+                bar.advance()
+            except OutOfTimeError:
+                if not is_heavy(setup):
+                    raise
+                stopped = step + 1 >= _LEAST_STEPS
         trained = _score_on_training(setup, model) if not error else math.nan
     return Run(
         np.array(losses),
@@ -256,6 +262,7 @@ def _train(setup: Setup, extent: Extent, longer: int) -> Run:
         model.eval(),
         gradients,
         error,
+        stopped,
     )
 
 
@@ -368,8 +375,7 @@ def position_count(x: Any, wanted: Tensor, measure: Measure) -> int:
 
 
 def future_share(model: nn.Module, x: Tensor, measure: Measure) -> float:
-    """How much answers in the first half change when only inputs in the second half do, relative to "
-    "their variation."""
+    """How much answers in the first half change with inputs in the second half, relative to their variation."""
     middle, some = x.shape[1] // 2, x[: 2 * _LOOKED_AHEAD]
     other = some.clone()
     other[:, middle:] = some.roll(len(some) // 2, 0)[:, middle:]
@@ -728,14 +734,23 @@ class Outcome(Result):
         return data
 
 
+def is_heavy(setup: Setup) -> bool:
+    """Whether a longer training would take too long, counted; then the first one is stopped when the time is over."""
+    extent = extent_of(setup, setup.training_seconds)
+    return (1 + _LONGER) * extent.steps * seconds_of_step(setup, extent.batch) > _room(setup)
+
+
+def _room(setup: Setup) -> float:
+    return _ROOM * default_budget(setup.trained_parameters)
+
+
 def observe(setup: Setup, seconds: float = 2.5) -> Outcome:
     """Train as given; where the network has not arrived and is still moving, or might be slow, for longer.
 
     Models of which that would take too long are trained once, for as long as there is room.
     """
-    extent, room = extent_of(setup, seconds), _ROOM * default_budget(setup.trained_parameters)
-    if (1 + _LONGER) * extent.steps * seconds_of_step(setup, extent.batch) > room:
-        return _observe(setup, _ONCE * room, 1)
+    if is_heavy(setup):
+        return _observe(setup, _ONCE * _room(setup), 1)
     outcome = _observe(setup, seconds, 1)
     slow = (
         outcome.status in (Status.LESS, Status.STALLS, Status.UNSEEN, Status.NOTHING) or not outcome.arrived
@@ -745,13 +760,15 @@ def observe(setup: Setup, seconds: float = 2.5) -> Outcome:
 
 def observe_briefly(setup: Setup) -> Outcome:
     """One short training, however it ends: what cures are compared by."""
-    return _observe(setup, setup.training_seconds, 1)
+    outcome = _observe(setup, setup.training_seconds, 1)
+    if outcome.course.stopped:
+        raise OutOfTimeError("a training that was stopped cannot be compared with others.")
+    return outcome
 
 
 @once
 def learned_by_heart(case: Case) -> float:
-    """How much of the loss of a few samples goes away when the network is trained on them alone, as "
-    "given; 1 is all."""
+    """What part of the loss of a few samples goes away when the network is trained on them alone."""
     few = case.task.taken(torch.arange(min(_FEW, len(case.task.x))))
     run = train(replace(case.setup, task=few, batch_size=None, known={}), case.setup.training_seconds)
     if run.error or run.diverged:

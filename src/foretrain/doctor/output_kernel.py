@@ -26,6 +26,7 @@ from foretrain.doctor.stability import edge, loss_curvature
 from foretrain.empirical.kernel_operator.passes import differentiable_kernels
 from foretrain.empirical.tangent_kernel import ntk
 from foretrain.empirical.target_modes import TargetModes, target_modes
+from foretrain.support.deadline import stop_if_late
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.memory import require_memory
 
@@ -157,6 +158,7 @@ class OutputKernel:
 
     def _moved(self, outputs: Array, step: float) -> Array:
         """One such step."""
+        stop_if_late()
         kernel, slope = self.positive, self._loss(outputs)[1]
         inside = np.eye(len(kernel)) + _GAMMA * step * (kernel @ loss_matrix(self.task, outputs))
         factors = lu_factor(inside, check_finite=False)
@@ -238,8 +240,7 @@ def _applied(product: Callable[[torch.Tensor], torch.Tensor], like: torch.Tensor
 
 
 def _like(task: Task, outputs: Array) -> torch.Tensor:
-    """In double precision where the loss takes it: floating targets and weights of classes must agree "
-    "with outputs."""
+    """In double precision where the loss takes it: targets and weights of classes must agree with outputs."""
     held = [task.y, *(task.loss.buffers() if isinstance(task.loss, torch.nn.Module) else ())]
     kinds = [one.dtype for one in held if one is not None and one.is_floating_point()]
     kind = kinds[0] if kinds else torch.float64

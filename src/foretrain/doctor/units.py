@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from foretrain.compare.plateau.layers import has_normalisation
 from foretrain.doctor.blocks import Block, blocks_of, without_in_place
+from foretrain.support.deadline import stop_if_late
 
 _CHANNELS_FIRST = (nn.modules.conv._ConvNd, nn.modules.batchnorm._NormBase, nn.GroupNorm)
 _PLAIN = (nn.Linear, nn.LayerNorm, *_CHANNELS_FIRST)
@@ -211,6 +212,7 @@ class _Reached(Exception):  # noqa: N818 - a signal, not an error
 
 
 def _output_deviation(model: nn.Module, x: Tensor, module: nn.Module) -> float:
+    stop_if_late()
     held: list[Any] = []
 
     def stop(part: nn.Module, given: Any, output: Any) -> None:

@@ -83,8 +83,7 @@ def position_relevance(case: Case) -> Array:
 
 
 def position_influence(case: Case) -> Array:
-    """Size of the gradient of the answers by each position, relative to the largest; of tokens by their "
-    "embeddings."""
+    """Size of the gradient of the answers by each position (tokens: by its embedding), relative to the largest."""
     x = case.task.x[:_SEEN_BY]
     kept: list[Tensor] = []
 
