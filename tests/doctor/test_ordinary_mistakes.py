@@ -336,7 +336,7 @@ def first_step_is_read(broken: bool) -> Patient:
 
 @mistake("The forget gates of 'rnn' are shut")
 def forget_gates_shut(broken: bool) -> Patient:
-    x, y = recall(length=11)
+    x, y = recall(length=12)
 
     class Reader(nn.Module):
         def __init__(self) -> None:
@@ -349,7 +349,7 @@ def forget_gates_shut(broken: bool) -> Patient:
             return self.out(self.rnn(x)[0][:, -1])
 
     model = Reader()
-    return model, one_hot(x, 4).float(), y, trained_by_adam(model, 0.01)
+    return model, one_hot(x, 4).float(), y, trained_by_adam(model, 5e-3)
 
 
 class Attention(nn.Module):

@@ -179,7 +179,7 @@ def _proved(case: Case, finding: Finding) -> Finding:
         advice = f"It learns without as well ({proof.sentence.rstrip('.')}). {finding.advice}"
         return replace(finding, severity=Severity.NOTE, advice=advice)
     severity = Severity.CRITICAL if proof.heals else finding.severity
-    if not proof.heals and not proof.worth:
+    if outcome.learns or not (proof.heals or proof.worth):
         severity = Severity.WARNING  # not what stops it
     return replace(
         finding,
