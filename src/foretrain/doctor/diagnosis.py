@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from foretrain.doctor.verification import Verification
 
 
+_AS_MUCH = 0.8  # of the largest gain: what lies above it are equals, as single trainings scatter
 _MARKS = {
     None: ("_", FAINT),
     Severity.CRITICAL: ("D", RED),
@@ -60,14 +61,16 @@ class Diagnosis(Result):
     def by_severity(self) -> tuple[tuple[str, Finding], ...]:
         """The same, each with the name of its check. Causes stand before the outcome, which is their symptom.
 
-        Among causes of one severity those come first that name a fault, and whose cure was tried and gained most.
+        Among causes of one severity those come first that name a fault, and whose cure was tried and gained most;
+        where cures gain about as much, the check that comes first.
         """
         pairs = [(name, finding) for name, one in self._checks() for finding in one.findings]
+        most = max((one.numbers.get("gain", 0.0) for name, one in pairs if name != "outcome"), default=0.0)
 
         def rank(pair: tuple[str, Finding]) -> tuple[float, int, float]:
             name, finding = pair
             symptom = name == "outcome" and finding.severity <= Severity.WARNING
-            gain = finding.numbers.get("gain", 0.0) if name != "outcome" else 0.0
+            gain = min(finding.numbers.get("gain", 0.0), _AS_MUCH * most) if name != "outcome" else 0.0
             return (Severity.WARNING + 0.5 if symptom else finding.severity, finding.vague, -gain)
 
         return tuple(sorted(pairs, key=rank))

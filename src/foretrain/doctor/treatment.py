@@ -97,18 +97,13 @@ class Plan(Result):
 
 
 def make_plan(diagnosis: Diagnosis) -> Plan:
-    """From the data over the weights to the optimizer, in each stage from the cause on.
-
-    A check looks again once something before it was treated.
-    """
+    """From the data over the weights to the optimizer. A check looks again once something before it was treated."""
     from foretrain.doctor.examine import examined
 
     setup, steps = diagnosis.setup, list[Step]()
     case, seen = Case(setup), dict(diagnosis.examinations)
     asked = [check for check in CHECKS if check.name in diagnosis.examinations and check.stage < Stage.NONE]
-    cause = diagnosis.cause[0] if diagnosis.cause else ""
-    ordered = sorted(asked, key=lambda check: (check.stage, check.name != cause))
-    for check in track(ordered, "planning the treatment"):
+    for check in track(sorted(asked, key=lambda check: check.stage), "planning the treatment"):
         if check.treats_descent_only and not setup.recipe.is_descent:
             continue
         if check.name not in seen:
