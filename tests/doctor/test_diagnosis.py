@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 import xarray
-from made_up_checks import CAUSE, CONSEQUENCE, FINE, GOOD, STUBBORN, MadeUp, diagnosed, setup, small_weights
+from made_up_checks import CAUSE, CONSEQUENCE, FINE, GOOD, STUBBORN, MadeUp, diagnosed, setup
 
 from foretrain.doctor.checks import Stage
 from foretrain.doctor.finding import Examination, Finding, Severity, Treatment, counted
@@ -123,12 +123,16 @@ def test_the_curve_is_drawn_first_with_the_cure_beside_it(monkeypatch: pytest.Mo
         diagnosed(monkeypatch, [CAUSE]).chart()
 
 
-def test_the_plan_begins_with_the_cause_of_its_stage(monkeypatch: pytest.MonkeyPatch) -> None:
-    later = MadeUp("later", "?", Stage.WEIGHTS, small_weights(0.5, Severity.CRITICAL))
-    earlier = MadeUp("earlier", "?", Stage.WEIGHTS, small_weights(0.2, Severity.WARNING))
-    found = diagnosed(monkeypatch, [earlier, later])
-    assert [step.check for step in found.plan().steps] == ["later"]
-    assert "earlier: Weights are 0, below 0.2 (probably a consequence of later)." in repr(found)
+@pytest.mark.parametrize(("gain", "order"), [(0.85, ["first", "second"]), (0.5, ["second", "first"])])
+def test_among_cures_that_gain_as_much_the_first_check_names_the_cause(
+    gain: float, order: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gaining(name: str, value: float) -> MadeUp:
+        told = Finding(Severity.CRITICAL, name, "", "", numbers={"gain": value})
+        return MadeUp(name, "?", Stage.NONE, lambda case: Examination((told,)))
+
+    found = diagnosed(monkeypatch, [gaining("first", gain), gaining("second", 1.0)])
+    assert [name for name, _ in found.by_severity()] == order
 
 
 def test_where_no_check_applies_nothing_is_called_healthy(monkeypatch: pytest.MonkeyPatch) -> None:

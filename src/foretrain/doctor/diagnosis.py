@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 
 _FEW = 1 / 3  # of the checks: a model that no more apply to was mostly not examined
+_AS_MUCH = 0.8  # of the largest gain: what lies above it are equals, as single trainings scatter
 _MARKS = {
     None: ("_", FAINT),
     Severity.CRITICAL: ("D", RED),
@@ -64,18 +65,22 @@ class Diagnosis(Result):
         """The same, each with the name of its check. Causes stand before the outcome, which is their symptom.
 
         Among causes of one severity those come first that name a fault, and whose cure was tried and gained most;
-        what names only the place of a fault comes after all that name one.
+        where cures gain about as much, what is treated first. What names only the place of a fault comes after all
+        that name one.
         """
         pairs = [(name, finding) for name, one in self._checks() for finding in one.findings]
+        most = max((one.numbers.get(SCORE_GAIN, 0.0) for _, one in pairs), default=0.0)
+        stages = {check.name: check.stage for check in CHECKS}
 
-        def rank(pair: tuple[str, Finding]) -> tuple[float, int, float]:
+        def rank(pair: tuple[str, Finding]) -> tuple[float, int, float, int]:
             name, finding = pair
             symptom = name == "outcome" and finding.severity <= Severity.WARNING
             place = finding.vague > 1 and finding.severity <= Severity.WARNING
             severity = (
                 Severity.WARNING + 0.5 if symptom else Severity.WARNING + 0.25 if place else finding.severity
             )
-            return (severity, finding.vague, -finding.numbers.get(SCORE_GAIN, 0.0))
+            gain = min(finding.numbers.get(SCORE_GAIN, 0.0), _AS_MUCH * most)
+            return (severity, finding.vague, -gain, stages[name])
 
         return tuple(sorted(pairs, key=rank))
 

@@ -103,7 +103,7 @@ class Plan(Result):
 
 
 def make_plan(diagnosis: Diagnosis, seconds: float) -> Plan:
-    """From the data over the weights to the optimizer, in each stage from the cause on.
+    """The cause first, then what is left, from the data over the weights to the optimizer.
 
     A check looks again once something was treated. When the seconds are over, nobody looks again: then the treatments
     that are known so far are the plan.
@@ -114,7 +114,7 @@ def make_plan(diagnosis: Diagnosis, seconds: float) -> Plan:
     case, seen = Case(setup), dict(diagnosis.examinations)
     asked = [check for check in CHECKS if check.name in diagnosis.examinations and check.stage < Stage.NONE]
     cause = diagnosis.cause[0] if diagnosis.cause else ""
-    ordered = sorted(asked, key=lambda check: (check.stage, check.name != cause))
+    ordered = sorted(asked, key=lambda check: (check.name != cause, check.stage))
     for check in track(ordered, "planning the treatment"):
         if check.treats_descent_only and not setup.recipe.is_descent:
             continue
