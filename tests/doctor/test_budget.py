@@ -76,7 +76,7 @@ def test_what_is_cut_is_named_with_the_budget_that_would_do(monkeypatch: pytest.
     assert found.examinations["theory"].cut
     assert not found.examinations["quick"].cut  # it came first
     assert clock.now == 30  # stopped at the end of the step in which the time was over
-    assert "not looked at: theory (its 30 s were over, a budget of 70 s would do)" in found.headline
+    assert "not looked at: theory (30 s were not enough, a budget of 70 s would do)" in found.headline
     assert found.headline.startswith("Healthy")
     assert found.to_dict()["checks"]["theory"]["cut"] is True
     assert found.to_dict()["budget"] == 30

@@ -36,12 +36,11 @@ class Account:
         """Why something was not looked at, and what would have sufficed."""
         if self.interrupted:
             return "it was interrupted"
-        return (
-            f"its {duration_text(self.budget)} were over, a budget of {duration_text(self.rounded)} would do"
-        )
+        enough = duration_text(self.rounded)
+        return f"{duration_text(self.budget)} were not enough, a budget of {enough} would do"
 
     @property
     def rounded(self) -> float:
-        """Enough, rounded up to two digits of seconds or to a half minute."""
+        """Enough, rounded up to five seconds or half a minute."""
         unit = 30.0 if self.enough > 120 else 5.0
         return unit * math.ceil(self.enough / unit)
