@@ -13,7 +13,7 @@ import xarray
 from made_up_checks import CAUSE, CONSEQUENCE, FINE, GOOD, STUBBORN, MadeUp, diagnosed, setup
 
 from foretrain.doctor.checks import Stage
-from foretrain.doctor.finding import Examination, Finding, Severity, Treatment, counted
+from foretrain.doctor.finding import SCORE_GAIN, Examination, Finding, Severity, Treatment, counted
 from foretrain.support.answers.figure import Curve, Note
 from foretrain.support.errors import InputError
 from foretrain.support.store import load, save
@@ -128,7 +128,7 @@ def test_among_cures_that_gain_as_much_the_first_check_names_the_cause(
     gain: float, order: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def gaining(name: str, value: float) -> MadeUp:
-        told = Finding(Severity.CRITICAL, name, "", "", numbers={"gain": value})
+        told = Finding(Severity.CRITICAL, name, "", "", numbers={SCORE_GAIN: value})
         return MadeUp(name, "?", Stage.NONE, lambda case: Examination((told,)))
 
     found = diagnosed(monkeypatch, [gaining("first", gain), gaining("second", 1.0)])

@@ -30,6 +30,7 @@ Array = NDArray[np.float64]
 _SAMPLES = 256
 _SEEN_BY = 32  # samples whose gradients are looked at
 _MOST_POSITIONS = 64
+_LOOKED_AT = 8  # samples in which tokens are exchanged
 _UNSEEN = 1e-4  # of the largest gradient: a position that answers do not see, or have no memory of
 _TELLS = 0.3  # of what the best position tells
 _SATURATED = 0.1  # of the largest entropy: attention lies on one key
@@ -56,6 +57,7 @@ def check(case: Case) -> Examination:
         return Examination((fine,))
     relevance, influence = position_relevance(case), position_influence(case)
     findings = [*_attention(case), *_gates(case), *_blind(relevance, influence), *_order(case, tokens)]
+    findings += _alike_tokens(case) if tokens else []
     if not findings:
         said = "Answers see the positions that tell about the target."
         findings = [Finding(Severity.GOOD, said, f"{x.shape[1]} positions were looked at.", _SOURCE)]
@@ -424,6 +426,31 @@ def _order(case: Case, tokens: bool) -> list[Finding]:
             "Add positions: learned or sinusoidal encodings to the embeddings, or rotary ones in attention.",
             "# x = embedding(tokens) + position_embedding(torch.arange(tokens.shape[1]))",
             _positions(embeddings[0][0]) if tokens and embeddings else None,
+        )
+    ]
+
+
+def _alike_tokens(case: Case) -> list[Finding]:
+    """Tokens that the network cannot tell apart, wherever they stand."""
+    values = torch.unique(case.task.x)[:_MOST_POSITIONS]
+    rows = []
+    for value in values:
+        x = case.task.x[:_LOOKED_AT].clone()
+        x[:, [0, -1]] = value
+        with torch.no_grad():
+            rows.append(case.model(x).flatten())
+    kinds = len(torch.unique(torch.stack(rows), dim=0))
+    if not 1 < kinds < (1 - _MANY) * len(values):
+        return []
+    return [
+        Finding(
+            Severity.WARNING,
+            f"The network cannot tell tokens apart: {len(values)} of them look like {kinds}.",
+            "Outputs are the same, bit by bit, when one token is put in the place of another (clamped or hashed "
+            "numbers, a vocabulary that is too small, embeddings that are equal).",
+            "measured: outputs with each token in the same places",
+            "Give every token its own row of the embedding, and look at what is done to token numbers before it.",
+            numbers={"tokens": float(len(values)), "kinds": float(kinds)},
         )
     ]
 
