@@ -8,7 +8,7 @@ from torch import nn
 
 from foretrain.doctor.examine import Training, make_setup
 from foretrain.doctor.setup import Case
-from foretrain.doctor.stability import edge
+from foretrain.doctor.stability import adaptive_edge, edge
 from foretrain.doctor.trials import trial
 
 
@@ -24,9 +24,9 @@ def network(sizes, seed=0):
     return nn.Sequential(*layers).double()
 
 
-def dense_product(case):
+def dense_product(case, rates=None):
     """The top eigenvalue of R^1/2 J^T H J R^1/2, written out entry by entry."""
-    model, task, rates = case.model, case.task, case.recipe.rates
+    model, task, rates = case.model, case.task, rates or case.recipe.rates
     weights = dict(model.named_parameters())
 
     def outputs(*values):
@@ -35,7 +35,7 @@ def dense_product(case):
     values = tuple(p.detach() for p in weights.values())
     jacobian = torch.cat(
         [
-            part.flatten(1) * rates[name] ** 0.5
+            part.flatten(1) * torch.as_tensor(rates[name]).flatten() ** 0.5
             for name, part in zip(weights, torch.autograd.functional.jacobian(outputs, values))
         ],
         dim=1,
@@ -142,3 +142,43 @@ def test_frozen_parameters_do_not_count():
     expected = 0.1 * 2 / 90 * float(torch.linalg.eigvalsh(states.T @ states)[-1])
     assert edge(case).product == pytest.approx(expected, rel=0.01)
     assert edge(case).product < everything
+
+
+def test_the_edge_of_adam_agrees_with_the_dense_matrix_of_the_network_that_it_has_trained():
+    x = torch.randn(20, 4, generator=torch.Generator().manual_seed(1)).double()
+    y, model = torch.sin(x[:, :3]), network([4, 10, 3])
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    case = case_of(model, x, y, "mse", optimizer)
+    found = adaptive_edge(case)
+    for _ in range(found.steps):
+        optimizer.zero_grad()
+        (model(x) - y).square().mean().backward()
+        optimizer.step()
+    rates = {}
+    for name, parameter in model.named_parameters():
+        second = optimizer.state[parameter]["exp_avg_sq"] / (1 - 0.999**found.steps)
+        rates[name] = 0.01 / (second.sqrt() + 1e-8)
+    expected = dense_product(case_of(model, x, y, "mse", 0.1), rates)
+    assert found.product == pytest.approx(expected, rel=0.02)
+
+
+@pytest.mark.parametrize(("times", "stable"), [(0.95, True), (1.05, False)])
+def test_the_limit_of_adam_is_that_of_its_averaged_gradients(times, stable):
+    """With the preconditioner held, one direction of curvature h: exactly solvable, and iterated here."""
+    model = network([4, 10, 3])
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, betas=(0.8, 0.99))
+    limit = adaptive_edge(
+        case_of(model, torch.ones(4, 4).double(), torch.ones(4, 3).double(), "mse", optimizer)
+    ).limit
+    assert limit == pytest.approx(2 * 1.8 / 0.2)
+    place, average, curvature, rate = 1.0, 0.0, 1.0, times * limit
+    for _ in range(2000):
+        average = 0.8 * average + 0.2 * curvature * place
+        place -= rate * average
+    assert (abs(place) < 1) == stable
+
+
+def test_other_optimizers_have_no_such_edge():
+    model = network([4, 10, 3])
+    x, y = torch.ones(4, 4).double(), torch.ones(4, 3).double()
+    assert adaptive_edge(case_of(model, x, y, "mse", torch.optim.RMSprop(model.parameters()))) is None

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any
@@ -31,7 +31,7 @@ from torch import Tensor, nn
 
 from foretrain.compare.plateau.descent import Descent
 from foretrain.compare.task import Task
-from foretrain.doctor.setup import STEP_PASSES, Case, Recipe, Setup, affordable_samples, suited_threads
+from foretrain.doctor.setup import STEP_PASSES, Case, Recipe, Setup, affordable_samples, once, suited_threads
 from foretrain.doctor.trials import Trial, best_of, descend, trial
 from foretrain.empirical.kernel_operator.passes import differentiable_kernels
 from foretrain.operators import Space, from_functions
@@ -52,6 +52,7 @@ _PASSES = 200.0  # forwards, that some thirty products are worth
 _WORK = 2e12  # multiplications: a minute or two of one core
 FASTER = 10.0  # times fewer steps for the same loss: "much slower than it could be"
 LEARNED = 0.1  # of the loss of the best constant: a training that ends below has nothing to complain of
+_ADAPTED = 20  # steps after which the curvature that Adam sees is measured: its averages have begun to settle
 _WEIGHED_STEPS = 200
 _WEIGHED_SAMPLES = 1024  # so few that they are learned by heart would hide an uneven scale
 FEWEST_DIVIDED = 50  # samples: a fifth of fewer tells nothing
@@ -193,11 +194,53 @@ def _batches(case: Case) -> Iterator[Task]:
         yield case.task.taken(order[start : start + size])
 
 
-def _top(case: Case, task: Task) -> tuple[float, int]:
-    """The top eigenvalue of R^1/2 J^T H J R^1/2, and the products that it took."""
-    rates = case.recipe.rates
+@dataclass(frozen=True)
+class AdaptiveEdge:
+    """Rate x preconditioned curvature of Adam after some steps of a training, and the bound on it."""
+
+    product: float
+    limit: float
+    steps: int
+
+
+@once
+def adaptive_edge(case: Case) -> AdaptiveEdge | None:
+    """None for optimizers other than Adam and AdamW, and for layers of which torch has no second derivative.
+
+    Adam moves by rate x m / (sqrt(v) + eps), m an average of gradients with weight b = beta_1 for the past. With v
+    held, a direction of curvature h in units of sqrt(v) + eps is stable while rate x h < 2 (1 + b) / (1 - b) (Cohen
+    et al. 2022, "Adaptive gradient methods at the edge of stability", section 2).
+    """
+    recipe = case.recipe
+    if not issubclass(recipe.kind, torch.optim.Adam):
+        return None
+    model = copy.deepcopy(case.setup.model)
+    optimizer = recipe.build(model.train())
+    batches = list(_batches(case))
+    with torch.random.fork_rng(devices=[]):
+        for step in range(_ADAPTED):
+            descend(optimizer, model, batches[step % len(batches)])
+    rates, beta = dict[str, Tensor](), 0.9
+    for group in optimizer.param_groups:
+        beta, second = group["betas"]
+        for parameter in group["params"]:
+            state = optimizer.state.get(parameter, {})
+            if "exp_avg_sq" in state:
+                size = (state["exp_avg_sq"] / (1 - second ** float(state["step"]))).sqrt() + group["eps"]
+                rates[next(n for n, p in model.named_parameters() if p is parameter)] = group["lr"] / size
+    try:
+        top, _ = _top(Case(case.setup.with_model(model.eval())), batches[0], rates)
+    except (NotSupportedError, NotImplementedError, RuntimeError):
+        return None
+    return AdaptiveEdge(top, 2 * (1 + beta) / (1 - beta), _ADAPTED)
+
+
+def _top(case: Case, task: Task, given: Mapping[str, Tensor] | None = None) -> tuple[float, int]:
+    """The top eigenvalue of R^1/2 J^T H J R^1/2, and the products that it took; R as used, or by entry as given."""
+    rates: Mapping[str, Any] = case.recipe.rates if given is None else given
     with Tangent(case.model, task.x, rates) as tangent:
-        roots = [rates[name] ** 0.5 for name in tangent.weights]
+        kept = [rates[name] ** 0.5 for name in tangent.weights]
+        roots = [root.flatten() if isinstance(root, Tensor) else root for root in kept]
         curved = loss_curvature(task, tangent.outputs)
         shapes = [p.shape for p in tangent.weights.values()]
 

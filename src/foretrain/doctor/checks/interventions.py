@@ -25,6 +25,7 @@ from foretrain.doctor.finding import SCORE_GAIN, Examination, Finding, Severity,
 from foretrain.doctor.outcome import outcome_of
 from foretrain.doctor.proof import try_cure
 from foretrain.doctor.setup import Case, Group, Recipe, Setup
+from foretrain.doctor.stability import adaptive_edge
 from foretrain.support.answers import labelled
 from foretrain.support.seeds import integer
 
@@ -42,6 +43,7 @@ _TINY_OUTPUTS = 0.02  # of the size that is wanted
 _SMALL_OUTPUTS = 0.2  # the same, as a network should start with
 _LARGE_NORM_EPSILON = 0.01
 _ODD_DECAY, _ODD_EPSILON, _ODD_CLIP, _ODD_DROPOUT, _ODD_FACTOR = 0.5, 1e-3, 0.01, 0.8, 0.01
+_WARM_UP = 100  # steps
 _NOISY = 0.3  # of the variation of outputs between samples, from one pass to the next
 _ODD_SIZE = 4.0  # times the usual size of weights
 
@@ -120,6 +122,7 @@ def changes_for(case: Case) -> Iterator[Change]:
     yield from odd_settings(case)
     yield from _detached(case)
     yield from _class_weights(case)
+    yield from _warm_up(case)
     yield from _batches(case)
     yield from _weights(case)
     yield from _outputs(case)
@@ -143,6 +146,29 @@ def _schedule(case: Case) -> Iterator[Change]:
         "# leave out scheduler.step(), or lengthen the schedule",
         Treatment("no schedule", lambda setup: setup.with_recipe(flat)),
         odd=min(factors) < _ODD_FACTOR,
+    )
+
+
+def _warm_up(case: Case) -> Iterator[Change]:
+    """Adam's first steps are of full size whatever the gradients are, before it knows how large these will be."""
+    recipe = case.recipe
+    if not recipe.is_adaptive or any(group.schedule for group in recipe.groups):
+        return
+    ramp = tuple((step + 1) / _WARM_UP for step in range(_WARM_UP))
+    warm = tuple(replace(group, schedule=ramp) for group in recipe.groups)
+    bound = adaptive_edge(case)
+    told = (
+        ""
+        if bound is None
+        else f" (rate x preconditioned curvature {bound.product:.2g} of {bound.limit:.2g})"
+    )
+    yield Change(
+        f"{recipe.kind.__name__}'s first steps are too large{told}: with a warm-up over {_WARM_UP} steps it learns.",
+        f"Let the rate grow from zero over the first {_WARM_UP} steps or more.",
+        "scheduler = torch.optim.lr_scheduler.LambdaLR(\n"
+        f"    optimizer, lambda step: min(1.0, (step + 1) / {_WARM_UP})\n)  # scheduler.step() after every step",
+        Treatment("warm-up", lambda setup: setup.with_recipe(replace(recipe, groups=warm))),
+        1,
     )
 
 

@@ -5,7 +5,8 @@ it grows from small weights, and falls again where a loss climbs and comes down 
 Lewkowycz et al. 2020; "edge of stability", Cohen et al. 2021). So a short real training at the given and at the
 recommended rate decides how severe a rate is.
 
-Measurements: ``loss`` (rate, step) of short trainings, over coordinates ``rate`` and ``step``; at the given rate
+Measurements: ``loss`` (rate, step) of short trainings, over coordinates ``rate`` and ``step``; ``final_loss`` over
+``tried_rate``, rates around the given one (none where that would take long); at the given rate
 ``rate_times_curvature`` and its ``limit``; ``largest_rate``, ``recommended``, ``given``; and ``half_time`` (steps at
 the given rate until half of the error's energy is gone by linearised descent; nan if not asked for).
 """
@@ -19,10 +20,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from foretrain.doctor.finding import Examination, Finding, Severity, Treatment, counted
+from foretrain.doctor.outcome import seconds_of_step
 from foretrain.doctor.output_kernel import output_kernel
 from foretrain.doctor.setup import Case
-from foretrain.doctor.stability import Edge, edge, rate_code
-from foretrain.doctor.trials import LONG, Trial, best_of, constant_loss, trial
+from foretrain.doctor.stability import Edge, adaptive_edge, edge, rate_code
+from foretrain.doctor.trials import LONG, STEPS, Trial, best_of, constant_loss, trial
 from foretrain.support.errors import NotSupportedError
 
 if TYPE_CHECKING:
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 
 _SOURCE = "Cohen et al. (2021), section 2: descent is stable while rate x curvature < 2 (1 + momentum)"
 _OTHER_SOURCE = "measured: short trainings at several rates"
+_ADAPTIVE_SOURCE = f"{_OTHER_SOURCE}; Cohen et al. (2022), section 2: Adam at its own edge of stability"
 _FALLS = 0.01  # of the loss: a trial that falls by less has learned nothing
 _DONE = 0.05  # of the loss of a constant: a trial that ends below has nothing to complain of
 _MUCH_LESS = 0.5  # of what the recommended rate learns in a trial: much slower than it could be
@@ -39,6 +42,8 @@ _HARDLY = 0.1  # of what the recommended rate learns in a trial
 _LEARNS = 0.2  # of what there is to learn: a rate that takes so much in them is not small
 _SLOW = 2000.0  # steps until half of the error is gone: longer than people wait for a first look
 _HOPELESS = 2e5
+_AROUND = (0.01, 0.1, 1.0, 10.0, 100.0)  # times the given rate
+_SECONDS = 2.0  # that trainings at rates around the given one may take, counted
 _OTHER_RATES = (1.0, 0.1, 0.01, 1e-3, 1e-4, 1e-5)  # of the given, for optimizers without an edge
 _LARGER = (10.0, 1e2, 1e3, 1e4, 1e5)  # the smallest that does: what is too large shows late
 
@@ -85,7 +90,7 @@ def _descent(case: Case, found: Edge) -> Examination:
     else:
         finding = _good(found, given, f"The learning rate {found.rate:.3g} is stable and large enough.")
     rates = [(found.rate, given)] if same else [(found.rate, given), (best_rate, best)]
-    return Examination((finding,), _data(found, best_rate, rates, half))
+    return Examination((finding,), _data(case, found, best_rate, rates, half))
 
 
 def _too_large(case: Case, given: Trial, best: Trial, found: Edge) -> bool:
@@ -181,24 +186,31 @@ def _other(case: Case) -> Examination:
     wrong = wrong and not _is_done(case, given)
     name = recipe.kind.__name__
     evidence = f"In {given.steps} steps the loss went from {given.start:.4g} to {_told(given.end)}"
+    bound, curvature = adaptive_edge(case), f" No edge of stability is told: {found.reason}."
+    if bound is not None:
+        found = replace(found, product=bound.product, limit=bound.limit)
+        curvature = (
+            f" After {bound.steps} steps, rate x preconditioned curvature is {bound.product:.3g}; above "
+            f"{bound.limit:.3g} the steepest direction grows until training moves to flatter places."
+        )
     rates = [(recipe.rate, given)] + ([] if factor == 1 else [(recipe.rate * factor, best)])
     finding = Finding(
         Severity.GOOD,
         f"{name} lowers the loss at its rate {recipe.rate:.3g}.",
-        f"{evidence}. No edge of stability is told: {found.reason}.",
-        _OTHER_SOURCE,
-        numbers={"rate": recipe.rate},
+        f"{evidence}.{curvature}",
+        _OTHER_SOURCE if bound is None else _ADAPTIVE_SOURCE,
+        numbers={"rate": recipe.rate} | ({} if bound is None else {"rate_times_curvature": bound.product}),
     )
     if wrong:
         finding = replace(
             finding,
             severity=Severity.CRITICAL if factor < 1 and _climbs(given) else Severity.WARNING,
             title=f"The learning rate {recipe.rate:.3g} of {name} is too {'large' if factor < 1 else 'small'}.",
-            evidence=f"{evidence}, and at rate {recipe.rate * factor:.3g} to {best.end:.4g}.",
-            numbers={"rate": recipe.rate, "recommended": recipe.rate * factor},
+            evidence=f"{evidence}, and at rate {recipe.rate * factor:.3g} to {best.end:.4g}.{curvature}",
+            numbers={**finding.numbers, "recommended": recipe.rate * factor},
         )
         finding = _treated(finding, case, factor)
-    return Examination((finding,), _data(found, recipe.rate * factor, rates, np.nan))
+    return Examination((finding,), _data(case, found, recipe.rate * factor, rates, np.nan))
 
 
 def _treated(finding: Finding, case: Case, factor: float) -> Finding:
@@ -232,14 +244,29 @@ def _told(loss: float) -> str:
     return f"{loss:.3g}" if np.isfinite(loss) else "no number at all"
 
 
+def loss_by_rate(case: Case) -> tuple[np.ndarray, np.ndarray]:
+    """Rates around the given one, and the loss after short trainings at each (nan: beyond all bounds).
+
+    Empty where that would take long.
+    """
+    setup = case.setup
+    steps = len(_AROUND) * STEPS * seconds_of_step(setup, setup.batch_size or len(setup.task.x))
+    factors = np.array(_AROUND if steps < _SECONDS else ())
+    trials = [trial(setup.with_recipe(setup.recipe.scaled(float(factor)))) for factor in factors]
+    ends = np.array([one.end if np.isfinite(one.end) else np.nan for one in trials])
+    return setup.recipe.rate * factors, ends
+
+
 def _data(
-    found: Edge, recommended: float, rates: Sequence[tuple[float, Trial]], half: float
+    case: Case, found: Edge, recommended: float, rates: Sequence[tuple[float, Trial]], half: float
 ) -> xarray.Dataset:
     import xarray
 
+    tried, ends = loss_by_rate(case)
     return xarray.Dataset(
         {
             "loss": (("rate", "step"), np.stack([one.losses for _, one in rates])),
+            "final_loss": ("tried_rate", ends),
             "given": found.rate,
             "half_time": ((), half, {"units": "steps"}),
             "largest_rate": found.largest_rate,
@@ -247,6 +274,6 @@ def _data(
             "rate_times_curvature": found.product,
             "limit": found.limit,
         },
-        {"rate": [rate for rate, _ in rates], "step": np.arange(rates[0][1].steps + 1)},
+        {"rate": [rate for rate, _ in rates], "step": np.arange(rates[0][1].steps + 1), "tried_rate": tried},
         {"samples": found.samples},
     )

@@ -342,5 +342,15 @@ def rates(patient: Patient) -> Answer | None:
     figure = Figure()
     labels = [f"rate {number_text(rate)}" for rate in data["rate"].values]
     add_losses(figure, "Short trainings", labels, data, "from the same weights")
+    if "final_loss" in data and data.sizes["tried_rate"]:
+        tried, ends = data["tried_rate"].values, data["final_loss"].values
+        panel = figure.panel(
+            "Loss by rate",
+            x=log("learning rate"),
+            y=Axis("loss after the trial", scale_for(ends[np.isfinite(ends)], FEW_FACTOR)),
+            caption="The loss after short trainings at rates around the given one; what is missing left all bounds.",
+        )
+        panel.curve(tried, ends, "o-", "after the trial", BLUE)
+        panel.level(x=float(data["given"]), label="rate in use", dash=":")
     lead = "Above the largest stable rate the steepest direction grows with every step instead of shrinking."
     return Answer(lead, [Facts(texts), figure], title="Learning rate")
