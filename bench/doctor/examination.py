@@ -68,7 +68,7 @@ def examine(case: Case, seed: int, *, cures: bool, limit: float) -> Result:
         with warnings.catch_warnings(), ends_after(limit):
             warnings.simplefilter("ignore")
             model, x, y, options = case.make(seed)
-            diagnosis = ft.doctor(model, x, y, seed=seed, **options)
+            diagnosis = ft.doctor(model, x, y, seed=seed, budget=math.inf, **options)
             seconds = time.monotonic() - start
             judged = judge(case, diagnosis) | {"seconds": seconds}
             if cures:

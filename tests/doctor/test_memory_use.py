@@ -76,7 +76,7 @@ def test_work_counts_what_layers_return() -> None:
 SCRIPT = """
 import torch
 import foretrain as ft
-from bench.doctor_cost import Language, Patient, text
+from bench.doctor.cost import Language, Patient, text
 from bench.peer_side.memory import peak_increase
 
 def language(vocabulary):

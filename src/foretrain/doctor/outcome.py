@@ -661,7 +661,10 @@ class Outcome(Result):
         if self.scored:
             rival = self.best or self.bench.baselines[0]
             score = self.score if self.apart else course.trained_score
-            beside = f"{name} {_shown(score)} after {steps}, where {rival.name} has {_shown(rival.score)}"
+            moving = " and rising" if status is Status.LEARNS and not self.arrived else ""
+            beside = (
+                f"{name} {_shown(score)} after {steps}{moving}, where {rival.name} has {_shown(rival.score)}"
+            )
         match status:
             case Status.LEARNS:
                 said = (

@@ -1,15 +1,20 @@
 """What the doctor costs beside a training step, of models that people have.
 
-A row's time is that of `ft.doctor` within its usual budget, its memory the peak of that call. Beside it stand two
-steps of Adam on the same model and batch; the doctor may take twice their memory.
+`python -m bench.doctor.cost` prints the time of `ft.doctor` within its usual budget and the peak of its memory,
+beside two steps of Adam on the same model and batch; the doctor may take twice their memory.
 """
 
 from __future__ import annotations
 
+import argparse
+import resource
+import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from multiprocessing import get_context
 from time import perf_counter
 
 import numpy as np
@@ -17,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 import foretrain as ft
-from bench.harness.jobs import Arrays, Job
+from bench.harness.jobs import Arrays
 
 
 class Block(nn.Module):
@@ -171,18 +176,33 @@ PATIENTS = (
 )
 
 
-def jobs() -> list[Job]:
-    """One row a model."""
-    return [
-        Job(
-            name=f"doctor: {patient.name}",
-            how="all checks within the usual budget / two steps of Adam",
-            ours=patient.diagnose,
-            sizes={"samples in a step": patient.batch},
-            precision="float32",
-            long=True,
-            peer={"training steps": patient.step},
-            memory_aims={"training steps": 0.5},
-        )
-        for patient in PATIENTS
-    ]
+def measured(patient: Patient, what: str) -> tuple[Arrays, float]:
+    """What a fresh process returns that does nothing else, and by how many megabytes its memory grew."""
+    with ProcessPoolExecutor(1, get_context("spawn")) as process:
+        return process.submit(_measure, PATIENTS.index(patient), what).result()
+
+
+def _measure(place: int, what: str) -> tuple[Arrays, float]:
+    unit = 1024.0 if sys.platform != "darwin" else 1024.0**2
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    found: Arrays = getattr(PATIENTS[place], what)()
+    return found, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / unit
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """One row a model: seconds and checks of the doctor, and its memory beside that of a training step."""
+    parser = argparse.ArgumentParser(prog="python -m bench.doctor.cost", description=__doc__)
+    parser.add_argument("--only", default="", metavar="WORD", help="models with that in their name")
+    chosen = [one for one in PATIENTS if parser.parse_args(arguments).only in one.name]
+    print(f"{'model':28} {'step':>8} {'memory':>9} {'doctor':>8} {'memory':>9} {'times':>6} {'checks':>7}")
+    for patient in chosen:
+        step, step_memory = measured(patient, "step")
+        found, memory = measured(patient, "diagnose")
+        row = f"{patient.name:28} {float(step['seconds']):6.2f} s {step_memory:6.0f} MB "
+        row += f"{float(found['seconds']):6.1f} s {memory:6.0f} MB {memory / step_memory:6.2f}"
+        print(f"{row} {int(found['examined']):7d}", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
