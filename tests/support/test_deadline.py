@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from foretrain.support.deadline import (
@@ -9,6 +11,7 @@ from foretrain.support.deadline import (
     OutOfTimeError,
     duration_text,
     parse_duration,
+    patient_clock,
     running_deadline,
     stop_if_late,
     within,
@@ -75,3 +78,13 @@ def test_what_is_no_duration_is_refused(text: str) -> None:
 def test_durations_are_told_in_fitting_units() -> None:
     told = [duration_text(seconds) for seconds in (0, 0.31, 3, 45, 120, 150, 7200)]
     assert told == ["0 s", "0.3 s", "3 s", "45 s", "2 min", "2.5 min", "2 h"]
+
+
+def test_a_patient_clock_counts_work_and_only_a_third_of_waiting() -> None:
+    clock = patient_clock()
+    time.sleep(0.3)
+    assert 0.05 < clock() < 0.2
+    start = time.thread_time()
+    while time.thread_time() - start < 0.4:
+        pass
+    assert clock() >= 0.4

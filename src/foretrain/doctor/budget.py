@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from foretrain.support.deadline import duration_text
 
 _SMALL, _LARGE = 1e6, 1e7  # parameters
+_MORE = 1.5  # times a budget that was not enough
 _SHORT, _LONG = 30.0, 120.0  # seconds for them, on two cores
 
 
@@ -42,5 +43,6 @@ class Account:
     @property
     def rounded(self) -> float:
         """Enough, rounded up to five seconds or half a minute."""
-        unit = 30.0 if self.enough > 120 else 5.0
-        return unit * math.ceil(self.enough / unit)
+        enough = max(self.enough, _MORE * self.budget if math.isfinite(self.budget) else 0.0)
+        unit = 30.0 if enough > 120 else 5.0
+        return unit * math.ceil(enough / unit)

@@ -73,14 +73,14 @@ class Diagnosis(Result):
         stages = {check.name: check.stage for check in CHECKS}
 
         def rank(pair: tuple[str, Finding]) -> tuple[float, int, float, int]:
-            name, finding = pair
-            symptom = name == "outcome" and finding.severity <= Severity.WARNING
-            place = finding.vague > 1 and finding.severity <= Severity.WARNING
-            severity = (
-                Severity.WARNING + 0.5 if symptom else Severity.WARNING + 0.25 if place else finding.severity
+            name, (severity, vague, gain) = pair[0], pair[1].rank
+            symptom = name == "outcome" and severity <= Severity.WARNING
+            return (
+                (Severity.WARNING + 0.5 if symptom else severity),
+                vague,
+                max(gain, -_AS_MUCH * most),
+                stages[name],
             )
-            gain = min(finding.numbers.get(SCORE_GAIN, 0.0), _AS_MUCH * most)
-            return (severity, finding.vague, -gain, stages[name])
 
         return tuple(sorted(pairs, key=rank))
 

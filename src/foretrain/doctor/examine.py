@@ -35,7 +35,7 @@ from foretrain.doctor.stability import with_chosen_rate
 from foretrain.doctor.step_task import Step, fitted_step_task, own_loss, training_step, user_step
 from foretrain.doctor.trials import shortened_trials
 from foretrain.support.arguments import positive, whole_number
-from foretrain.support.deadline import Deadline, OutOfTimeError, stop_if_late, within
+from foretrain.support.deadline import Deadline, OutOfTimeError, patient_clock, stop_if_late, within
 from foretrain.support.errors import ForetrainError, InputError, NotSupportedError, unknown_name
 from foretrain.support.progress import Progress
 from foretrain.support.seeds import Seed, integer
@@ -161,8 +161,8 @@ def doctor(
         Names of those to make, by default all.
     budget
         Seconds that all of it may take, by default 30 for models of up to a million parameters and 120 for ten
-        million. The training that shows whether the network learns is made in any case; of the rest, what is not
-        reached is named. Ctrl-C ends it as well.
+        million, not counting what other work on a busy machine takes. The training that shows whether the network
+        learns is made in any case; of the rest, what is not reached is named. Ctrl-C ends it as well.
 
     Examples
     --------
@@ -172,9 +172,11 @@ def doctor(
     >>> list(found.examinations)
     ['inputs']
     """
-    chosen, start = chosen_checks(checks), time.monotonic()
-    if budget is not None and not budget > 0:
+    chosen = chosen_checks(checks)
+    if budget is not None and not (isinstance(budget, int | float) and budget > 0):
         raise InputError(f"`budget` is {budget!r}: give a positive number of seconds.")
+    clock = patient_clock() if budget is None else time.monotonic
+    start = clock()
     training = Training(
         loss=loss,
         optimizer=optimizer,
@@ -191,7 +193,7 @@ def doctor(
     )
     setup = make_setup(model, x, y, training)
     seconds = default_budget(setup.trained_parameters) if budget is None else float(budget)
-    return diagnose(setup, chosen, Deadline(seconds, start=start))
+    return diagnose(setup, chosen, Deadline(seconds, clock, start))
 
 
 def diagnose(setup: Setup, checks: Iterable[Check] = CHECKS, deadline: Deadline | None = None) -> Diagnosis:
@@ -200,7 +202,7 @@ def diagnose(setup: Setup, checks: Iterable[Check] = CHECKS, deadline: Deadline 
     The outcome comes first, then what takes a few passes, then theory, then trainings that prove what was found. What
     the deadline or Ctrl-C cuts is named, with the budget that would have sufficed.
     """
-    deadline = deadline or Deadline(default_budget(setup.trained_parameters))
+    deadline = deadline or Deadline(default_budget(setup.trained_parameters), patient_clock())
     case, registered = Case(setup), tuple(checks)
     asked = sorted(registered, key=lambda check: (check.effort, check.steps))
     examinations, cut_seconds, interrupted = dict[str, Examination](), list[float](), False

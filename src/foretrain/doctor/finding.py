@@ -78,6 +78,14 @@ class Finding(Result):
     vague: int = 0
     proof: str = ""
 
+    @property
+    def rank(self) -> tuple[float, int, float]:
+        """Sorts what names a fault before what only names its place, and then by what cures gained."""
+        severity = (
+            Severity.WARNING + 0.25 if self.vague > 1 and self.severity <= Severity.WARNING else self.severity
+        )
+        return severity, self.vague, -self.numbers.get(SCORE_GAIN, 0.0)
+
     def answer(self, check: str = "", cause: str | None = None, *, code: bool = True) -> Answer:
         """A card with evidence, advice and theory; ``cause`` names the check whose treatment should come first."""
         more = len(self.where) - _MOST_PLACES

@@ -130,7 +130,7 @@ def make_plan(diagnosis: Diagnosis, seconds: float) -> Plan:
             found = [step for step in found if step.treatment.name not in done]
             if not found:
                 break
-            steps.append(min(found, key=lambda step: (step.finding.severity, step.finding.vague)))
+            steps.append(min(found, key=lambda step: step.finding.rank))
             setup = steps[-1].treatment.apply(setup)
             try:
                 with within(deadline):

@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 
 from foretrain.support.errors import InputError
 
+_PATIENCE = 3.0  # times as long as the same work would take on an idle machine
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 _DURATION = re.compile(r"(?P<number>\d+(\.\d*)?|\.\d+)\s*(?P<unit>[a-z]*)", re.IGNORECASE)
 
@@ -56,6 +57,15 @@ class Deadline:
     def left(self) -> float:
         """Seconds until it has passed, 0 afterwards."""
         return max(0.0, self.seconds - self.spent)
+
+
+def patient_clock() -> Callable[[], float]:
+    """A clock of the seconds that this thread works from now on, and at least of a third of those that pass.
+
+    On an idle machine it is that on the wall. On a busy one, what neighbours take does not count, up to a bound.
+    """
+    worked, passed = time.thread_time(), time.monotonic()
+    return lambda: max(time.thread_time() - worked, (time.monotonic() - passed) / _PATIENCE)
 
 
 _running: ContextVar[Deadline | None] = ContextVar("deadline", default=None)
