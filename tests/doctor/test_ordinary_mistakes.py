@@ -154,6 +154,25 @@ def maximised(broken: bool) -> Patient:
     return model, *images(), {"optimizer": optimizer, "batch_size": 64}
 
 
+class Climber(torch.optim.SGD):
+    """An optimizer of one's own, with the wrong sign."""
+
+    def step(self, closure: Any = None) -> Any:
+        loss = closure() if closure is not None else None
+        with torch.no_grad():
+            for group in self.param_groups:
+                for parameter in group["params"]:
+                    parameter.add_(group["lr"] * parameter.grad)
+        return loss
+
+
+@mistake("A small step of Climber raises the loss", cured=False)
+def wrong_sign(broken: bool) -> Patient:
+    model = network()
+    optimizer = (Climber if broken else torch.optim.SGD)(model.parameters(), lr=0.1)
+    return model, *images(), {"optimizer": optimizer, "batch_size": 64}
+
+
 @mistake("The epsilon of Adam")
 def large_epsilon(broken: bool) -> Patient:
     model = network()

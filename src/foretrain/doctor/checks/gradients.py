@@ -17,6 +17,7 @@ from foretrain.doctor.calls import Rule, intercept, pass_on, watch
 from foretrain.doctor.finding import Examination, Finding, Severity, Treatment
 from foretrain.doctor.outcome import outcome_of
 from foretrain.doctor.setup import Case, Group, Setup
+from foretrain.doctor.trials import descend
 from foretrain.support.answers import labelled
 from foretrain.support.errors import ForetrainError
 
@@ -35,6 +36,9 @@ _CUTS = {
 }
 _SOURCE = "measured: gradients over a short training"
 _MOST_LINES = 3
+_BATCH = 256
+_SMALL = (1e-2, 1e-3, 1e-4)  # of the given rates: one of them is small enough, unless the direction is wrong
+_RISES = 1e-6  # of the loss: less is rounding
 
 
 def check(case: Case) -> Examination:
@@ -58,6 +62,8 @@ def check(case: Case) -> Examination:
         "unreached": len(unreached),
     }
     findings = _hidden(case, outcome.at_ease)
+    if not outcome.at_ease:
+        findings += _uphill(case, numbers)
     if cut and not outcome.at_ease:
         findings.append(_cut(case, cut, len(sizes), numbers))
     if idle and not outcome.at_ease:
@@ -80,6 +86,41 @@ def check(case: Case) -> Examination:
         evidence += f"{len(left_out)}, without a gradient: {len(unreached)} parameters."
         findings = [Finding(severity, what, evidence, _SOURCE, numbers=numbers, where=tuple(sorted(still)))]
     return Examination(tuple(findings), labelled(numbers))
+
+
+def small_step(case: Case, share: float) -> tuple[float, float]:
+    """The loss of a batch before and after a step of the given optimizer at this share of its rates."""
+    model, batch = copy.deepcopy(case.setup.model).train(), case.chosen(_BATCH)
+    optimizer = case.recipe.scaled(share).build(model)
+    losses = []
+    with torch.random.fork_rng(devices=[]):
+        for _ in range(2):
+            torch.manual_seed(0)  # the same dropout before and after
+            losses.append(descend(optimizer, model, batch))
+    return losses[0], losses[1]
+
+
+def _uphill(case: Case, numbers: dict[str, float]) -> list[Finding]:
+    """A step that is small enough lowers the loss, unless its direction is wrong."""
+    try:
+        steps = [small_step(case, share) for share in _SMALL]
+    except (RuntimeError, ValueError, ForetrainError):
+        return []  # a step that cannot be made at all is told by the outcome
+    before, after = steps[0]
+    numbers["small_step"] = after - before
+    rises = all(later >= earlier for earlier, later in steps) and after - before > _RISES * abs(before)
+    if not rises or any(group.options.get("maximize") for group in case.recipe.groups):
+        return []
+    return [
+        Finding(
+            Severity.CRITICAL,
+            f"A small step of {case.recipe.kind.__name__} raises the loss: its direction is wrong.",
+            f"At {_SMALL[0]:g} of its rate and below the loss of one batch goes from {before:.6g} to {after:.6g}.",
+            "measured: one step on the same batch",
+            "Look at the sign of the update, and at what changes the gradients on their way to the optimizer.",
+            numbers=numbers,
+        )
+    ]
 
 
 def _hidden(case: Case, learns: bool) -> list[Finding]:
