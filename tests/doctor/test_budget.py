@@ -17,7 +17,7 @@ from torch import nn
 
 import foretrain as ft
 from foretrain.cli import main as cli
-from foretrain.doctor import examine
+from foretrain.doctor import examine, short_training
 from foretrain.doctor import outcome as outcome_room
 from foretrain.doctor.budget import default_budget
 from foretrain.doctor.checks import Effort, Stage
@@ -243,16 +243,17 @@ def test_a_terminal_shows_what_is_looked_at_and_the_time(monkeypatch: pytest.Mon
 def trained(monkeypatch: pytest.MonkeyPatch, heavy: bool) -> tuple[Diagnosis, list[float]]:
     """A training of which every step takes a second, within 40 seconds."""
     clock, steps = Clock(), list[float]()
-    descend = outcome_room.descend
+    descend = short_training.descend
 
     def slow(*arguments: Any) -> float:
         clock.now += 1
         steps.append(descend(*arguments))
         return steps[-1]
 
-    monkeypatch.setattr(outcome_room, "descend", slow)
+    monkeypatch.setattr(short_training, "descend", slow)
     monkeypatch.setattr(examine, "is_heavy", lambda setup: heavy)
-    monkeypatch.setattr(outcome_room, "is_heavy", lambda setup: heavy)
+    for room in (outcome_room, short_training):
+        monkeypatch.setattr(room, "is_heavy", lambda setup: heavy)
     return diagnose(setup(), chosen_checks("outcome"), Deadline(40.0, clock)), steps
 
 

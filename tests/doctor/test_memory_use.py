@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from foretrain.doctor.examine import Training, make_setup
-from foretrain.doctor.outcome import divide, outputs_at_rest, value_at_rest
 from foretrain.doctor.setup import Case, Setup, Work, in_parts, samples_at_once, seen_in_a_pass, work_of
+from foretrain.doctor.short_training import divide, outputs_at_rest, value_at_rest
 
 ROOT = Path(__file__).parents[2]
 

@@ -14,22 +14,18 @@ from torch.nn.functional import cross_entropy, mse_loss
 
 from foretrain.doctor.baselines import Baseline, Judge, Measure
 from foretrain.doctor.examine import Training, make_setup
-from foretrain.doctor.outcome import (
+from foretrain.doctor.outcome import Outcome, Status, learned_by_heart, observe, outcome_of
+from foretrain.doctor.setup import Case, Setup
+from foretrain.doctor.short_training import (
     Bench,
-    Outcome,
     Run,
-    Status,
     bench_of,
     constant_loss,
     divide,
     extent_of,
     future_share,
-    learned_by_heart,
-    observe,
-    outcome_of,
     train,
 )
-from foretrain.doctor.setup import Case, Setup
 
 SAMPLES = 200
 

@@ -28,9 +28,9 @@ from foretrain.doctor.intake import (
     samples_first,
     summed_over_steps,
 )
-from foretrain.doctor.outcome import is_heavy
 from foretrain.doctor.proof import prove, spare
 from foretrain.doctor.setup import Case, Recipe, Schedule, Setup, descent, recipe_of, suited_threads
+from foretrain.doctor.short_training import is_heavy
 from foretrain.doctor.stability import with_chosen_rate
 from foretrain.doctor.step_task import Step, fitted_step_task, own_loss, training_step, user_step
 from foretrain.doctor.trials import shortened_trials

@@ -35,9 +35,10 @@ from foretrain.doctor.data import (
     target_findings,
 )
 from foretrain.doctor.finding import Examination, Finding, Severity, Treatment
-from foretrain.doctor.outcome import Run, divide, outcome_of
+from foretrain.doctor.outcome import outcome_of
 from foretrain.doctor.proof import try_cure
 from foretrain.doctor.setup import Case
+from foretrain.doctor.short_training import Run, divide
 from foretrain.support.errors import NotSupportedError
 
 if TYPE_CHECKING:

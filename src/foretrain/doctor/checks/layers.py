@@ -18,8 +18,9 @@ from torch import Tensor, nn
 
 from foretrain.doctor.baselines import Judge, fit_learners, readout_features
 from foretrain.doctor.finding import Examination, Finding, Severity, Treatment
-from foretrain.doctor.outcome import Outcome, bench_of, divide, outcome_of
+from foretrain.doctor.outcome import Outcome, outcome_of
 from foretrain.doctor.setup import Case, Setup
+from foretrain.doctor.short_training import bench_of, divide
 from foretrain.support.answers import labelled
 
 _SAMPLES = 1024

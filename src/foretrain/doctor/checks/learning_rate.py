@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from foretrain.doctor.finding import Examination, Finding, Severity, Treatment, counted
-from foretrain.doctor.outcome import seconds_of_step
 from foretrain.doctor.output_kernel import output_kernel
 from foretrain.doctor.setup import Case
+from foretrain.doctor.short_training import seconds_of_step
 from foretrain.doctor.stability import Edge, adaptive_edge, edge, rate_code
 from foretrain.doctor.trials import LONG, STEPS, Trial, best_of, constant_loss, trial
 from foretrain.support.errors import NotSupportedError

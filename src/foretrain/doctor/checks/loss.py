@@ -18,9 +18,10 @@ from foretrain.compare.task import Task
 from foretrain.doctor.baselines import Measure, measure_for
 from foretrain.doctor.calls import Rule, intercept, last_operation, pass_on, watch
 from foretrain.doctor.finding import SCORE_GAIN, Examination, Finding, Severity, Treatment
-from foretrain.doctor.outcome import constant_loss, counted_positions, outcome_of
+from foretrain.doctor.outcome import outcome_of
 from foretrain.doctor.proof import try_cure
 from foretrain.doctor.setup import Case, Setup
+from foretrain.doctor.short_training import constant_loss, counted_positions
 
 _SAMPLES = 256
 _SURE_ANSWERS = (3.0, 10.0)  # logits of a right answer: the better one counts, where labels are smoothed

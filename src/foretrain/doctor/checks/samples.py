@@ -16,8 +16,9 @@ from torch import Tensor, nn
 from foretrain.doctor.baselines import fit_baselines
 from foretrain.doctor.calls import watch
 from foretrain.doctor.finding import Examination, Finding, Severity, Treatment
-from foretrain.doctor.outcome import bench_of, divide, future_share, outcome_of
+from foretrain.doctor.outcome import outcome_of
 from foretrain.doctor.setup import Case, Setup
+from foretrain.doctor.short_training import bench_of, divide, future_share
 from foretrain.support.answers import labelled
 
 _SAMPLES = 16

@@ -21,8 +21,9 @@ from torch import Tensor, nn
 from foretrain.doctor.baselines import fit_readout
 from foretrain.doctor.calls import Call, Rule, intercept, watch
 from foretrain.doctor.finding import Examination, Finding, Severity, Treatment
-from foretrain.doctor.outcome import bench_of, divide, outcome_of
+from foretrain.doctor.outcome import outcome_of
 from foretrain.doctor.setup import Case, Setup
+from foretrain.doctor.short_training import bench_of, divide
 from foretrain.support.answers import labelled
 from foretrain.support.errors import NotSupportedError
 
