@@ -50,7 +50,6 @@ _ACCURACY = 0.005  # of the top eigenvalue, relative
 _MOST_PRODUCTS = 100
 _PASSES = 200.0  # forwards, that some thirty products are worth
 _WORK = 2e12  # multiplications: a minute or two of one core
-FASTER = 10.0  # times fewer steps for the same loss: "much slower than it could be"
 LEARNED = 0.1  # of the loss of the best constant: a training that ends below has nothing to complain of
 _ADAPTED = 20  # steps after which the curvature that Adam sees is measured: its averages have begun to settle
 _WEIGHED_STEPS = 200
