@@ -310,14 +310,13 @@ def _before(case: Case, which: str, loss: str, undo: Any) -> Finding:
     return Finding(
         Severity.CRITICAL if proof.heals else Severity.WARNING,
         f"The outputs go through {which} before {loss}.",
-        "All outputs lie between 0 and 1, so that the loss cannot come near zero and its gradients are "
-        "small. Without: "
-        f"{proof.sentence}",
+        "All outputs lie between 0 and 1, so that the loss cannot come near zero and its gradients are small.",
         "measured: range and last operation of the outputs",
         f"Return the numbers before {which}, and apply it only to read the answers.",
         f"# in the model's forward: return the values before {which}",
         cure,
         {SCORE_GAIN: proof.gain},
+        proof=f"With the cure: {proof.sentence}" if proof.helps else "",
     )
 
 
