@@ -26,9 +26,8 @@ from foretrain.doctor.examine import chosen_checks, diagnose
 from foretrain.doctor.finding import Examination, Finding, Severity
 from foretrain.doctor.setup import Case
 from foretrain.support import progress
-from foretrain.support.deadline import Deadline, OutOfTimeError, within
 from foretrain.support.errors import InputError, NotSupportedError
-from foretrain.support.progress import track
+from foretrain.support.progress import Deadline, OutOfTimeError, track, within
 
 
 class Clock:

@@ -6,18 +6,19 @@ import time
 
 import pytest
 
-from foretrain.support.deadline import (
+from foretrain.support.errors import ForetrainError, InputError
+from foretrain.support.progress import (
     Deadline,
     OutOfTimeError,
+    Progress,
     duration_text,
     parse_duration,
     patient_clock,
     running_deadline,
     stop_if_late,
+    track,
     within,
 )
-from foretrain.support.errors import ForetrainError, InputError
-from foretrain.support.progress import Progress, track
 
 
 class Clock:

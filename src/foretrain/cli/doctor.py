@@ -23,7 +23,7 @@ from foretrain.cli.models import (
 )
 from foretrain.cli.options import Model
 from foretrain.support.answers import Answer
-from foretrain.support.deadline import parse_duration
+from foretrain.support.progress import parse_duration
 
 if TYPE_CHECKING:
     import xarray

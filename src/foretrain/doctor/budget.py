@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from foretrain.support.deadline import duration_text
+from foretrain.support.progress import duration_text
 
 _SMALL, _LARGE = 1e6, 1e7  # parameters
 _MORE = 1.5  # times a budget that was not enough

@@ -35,9 +35,8 @@ from foretrain.doctor.stability import with_chosen_rate
 from foretrain.doctor.step_task import Step, fitted_step_task, own_loss, training_step, user_step
 from foretrain.doctor.trials import shortened_trials
 from foretrain.support.arguments import positive, whole_number
-from foretrain.support.deadline import Deadline, OutOfTimeError, patient_clock, stop_if_late, within
 from foretrain.support.errors import ForetrainError, InputError, NotSupportedError, unknown_name
-from foretrain.support.progress import Progress
+from foretrain.support.progress import Deadline, OutOfTimeError, Progress, patient_clock, stop_if_late, within
 from foretrain.support.seeds import Seed, integer
 from foretrain.support.user_warnings import warn_user
 

@@ -39,7 +39,7 @@ from foretrain.doctor.short_training import (
     train,
 )
 from foretrain.support.answers import Answer, Column, Figure, Result, Table
-from foretrain.support.deadline import OutOfTimeError
+from foretrain.support.progress import OutOfTimeError
 
 if TYPE_CHECKING:
     import xarray

@@ -26,9 +26,9 @@ from foretrain.doctor.stability import edge, loss_curvature
 from foretrain.empirical.kernel_operator.passes import differentiable_kernels
 from foretrain.empirical.tangent_kernel import ntk
 from foretrain.empirical.target_modes import TargetModes, target_modes
-from foretrain.support.deadline import stop_if_late
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.memory import require_memory
+from foretrain.support.progress import stop_if_late
 
 Array = NDArray[np.float64]
 

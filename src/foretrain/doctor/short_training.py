@@ -44,9 +44,8 @@ from foretrain.doctor.setup import (
 from foretrain.doctor.step_task import StepTask
 from foretrain.doctor.trials import descend
 from foretrain.empirical.models.model import unchanged
-from foretrain.support.deadline import OutOfTimeError
 from foretrain.support.errors import ForetrainError, NotSupportedError
-from foretrain.support.progress import Progress
+from foretrain.support.progress import OutOfTimeError, Progress
 from foretrain.support.seeds import integer, torch_generator
 
 Array = NDArray[np.float64]

@@ -36,9 +36,8 @@ from foretrain.doctor.trials import Trial, best_of, descend, trial
 from foretrain.empirical.kernel_operator.passes import differentiable_kernels
 from foretrain.operators import Space, from_functions
 from foretrain.operators.estimators.krylov import largest_eigenvalue
-from foretrain.support.deadline import stop_if_late
 from foretrain.support.errors import NotSupportedError
-from foretrain.support.progress import track
+from foretrain.support.progress import stop_if_late, track
 from foretrain.support.seeds import Seed, torch_generator
 
 _SHARE = 0.5  # of the largest stable rate: there one step takes the steepest direction to its minimum

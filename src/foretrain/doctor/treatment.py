@@ -13,8 +13,7 @@ from foretrain.doctor.finding import Examination, Finding, Severity, Treatment
 from foretrain.doctor.setup import Case, Setup
 from foretrain.doctor.stability import with_chosen_rate
 from foretrain.support.answers import Answer, Code, Part, Result, labelled
-from foretrain.support.deadline import Deadline, OutOfTimeError, within
-from foretrain.support.progress import track
+from foretrain.support.progress import Deadline, OutOfTimeError, track, within
 
 if TYPE_CHECKING:
     import xarray

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from foretrain.compare.plateau.layers import has_normalisation
 from foretrain.doctor.blocks import Block, blocks_of, without_in_place
-from foretrain.support.deadline import stop_if_late
+from foretrain.support.progress import stop_if_late
 
 _CHANNELS_FIRST = (nn.modules.conv._ConvNd, nn.modules.batchnorm._NormBase, nn.GroupNorm)
 _PLAIN = (nn.Linear, nn.LayerNorm, *_CHANNELS_FIRST)
