@@ -17,13 +17,14 @@ from foretrain.doctor.budget import Account, default_budget
 from foretrain.doctor.checks import CHECKS, Check, Effort
 from foretrain.doctor.diagnosis import Diagnosis
 from foretrain.doctor.finding import Examination, Finding, Severity
-from foretrain.doctor.frameworks import configured_optimizer, is_trainer, trainer_parts
+from foretrain.doctor.frameworks import configured_optimizer, trainer_parts
 from foretrain.doctor.intake import (
     Output,
     bare_model,
     first_line,
     fitted_task,
     gathered,
+    is_trainer,
     private_copy,
     samples_first,
     summed_over_steps,

@@ -16,8 +16,6 @@ from foretrain.doctor.intake import bare_model, first_line
 from foretrain.doctor.step_task import Step
 from foretrain.support.errors import InputError, NotSupportedError
 
-_TRAINER = ("model", "args", "compute_loss", "get_train_dataloader", "create_optimizer", "create_scheduler")
-
 
 class Configured(NamedTuple):
     """An optimizer, its scheduler, and whether that steps after an epoch instead of after a step."""
@@ -53,11 +51,6 @@ def configured_optimizer(model: Any) -> Configured:
         by_epoch = schedulers.get("interval", "epoch") == "epoch"
         schedulers = schedulers.get("scheduler")
     return Configured(entry, schedulers, by_epoch)
-
-
-def is_trainer(given: Any) -> bool:
-    """Whether it is a Trainer of Hugging Face, or something that can do the same."""
-    return not isinstance(given, nn.Module) and all(hasattr(given, name) for name in _TRAINER)
 
 
 class Trained(NamedTuple):

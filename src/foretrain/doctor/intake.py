@@ -40,6 +40,7 @@ _MOST_BATCHES = 4096  # of a loader, in search of some that fit together
 _USUAL_BATCH = 32  # samples of a dataset that comes without a loader
 _TARGETS = ("labels", "label", "targets", "target", "y")  # what dicts call them
 FAILURES = (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError, AssertionError)
+_TRAINER = ("model", "args", "compute_loss", "get_train_dataloader", "create_optimizer", "create_scheduler")
 _SEQUENCE_MODULES = (nn.RNNBase, nn.TransformerEncoder, nn.TransformerEncoderLayer)
 
 
@@ -64,6 +65,11 @@ class Samples:
         """Some of them."""
         y = None if self.y is None else self.y[places.to(self.y.device)]
         return replace(self, batch=self.batch[places], x=self.x[places], y=y)
+
+
+def is_trainer(given: Any) -> bool:
+    """Whether it is a Trainer of Hugging Face, or something that can do the same."""
+    return not isinstance(given, nn.Module) and all(hasattr(given, name) for name in _TRAINER)
 
 
 def bare_model(model: Any) -> Any:

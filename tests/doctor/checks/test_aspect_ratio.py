@@ -9,7 +9,7 @@ from torch import nn
 
 from foretrain.doctor.checks.aspect_ratio import check
 from foretrain.doctor.finding import Severity
-from foretrain.doctor.mlp.chain import chain_of
+from foretrain.doctor.mlp_chain import chain_of
 from foretrain.doctor.setup import Case
 from foretrain.support.errors import NotSupportedError
 

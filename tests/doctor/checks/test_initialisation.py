@@ -13,8 +13,7 @@ from torch import nn
 
 from foretrain.doctor.checks.initialisation import check
 from foretrain.doctor.finding import Severity
-from foretrain.doctor.mlp.chain import chain_of
-from foretrain.doctor.mlp.initialisation import find_wanted, measure, predict
+from foretrain.doctor.mlp_chain import chain_of, find_wanted, measure, predict
 from foretrain.doctor.setup import Case, Setup
 from foretrain.support.errors import NotSupportedError
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrain.doctor.finding import Examination, Finding, Severity
-from foretrain.doctor.mlp.chain import MlpChain, chain_of
+from foretrain.doctor.mlp_chain import MlpChain, chain_of
 from foretrain.doctor.setup import Case
 from foretrain.support.answers import labelled
 from foretrain.support.errors import ForetrainError, NotSupportedError

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from foretrain.compare.plateau.layers import has_normalisation
 from foretrain.doctor.blocks import Branch, Passage, branches_of, passage, shrinking_factors, without_in_place
 from foretrain.doctor.finding import Examination, Finding, Severity, Treatment, scaling_code
-from foretrain.doctor.mlp.chain import chain_of
+from foretrain.doctor.mlp_chain import chain_of
 from foretrain.doctor.setup import Case
 from foretrain.doctor.stability import LEARNED, at_its_best, edge, speed_up
 from foretrain.doctor.trials import constant_loss, trial

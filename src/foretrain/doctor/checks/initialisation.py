@@ -21,14 +21,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from foretrain.doctor.finding import Examination, Finding, Severity, Treatment
-from foretrain.doctor.mlp.chain import MlpChain, chain_of
-from foretrain.doctor.mlp.initialisation import (
+from foretrain.doctor.mlp_chain import (
     INPUTS,
     Kernels,
     LayerPlan,
+    MlpChain,
     Signals,
     Wanted,
     carry_out,
+    chain_of,
     code_for,
     find_wanted,
     measure,

@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from foretrain.doctor.finding import Examination, Finding, Severity, Treatment, dictionary_code
-from foretrain.doctor.mlp.chain import chain_of
+from foretrain.doctor.mlp_chain import chain_of
 from foretrain.doctor.setup import Case
 from foretrain.doctor.stability import edge
 from foretrain.empirical.kernel_operator.passes import differentiable_kernels

@@ -33,7 +33,7 @@ from foretrain.support.errors import ForetrainError
 if TYPE_CHECKING:
     import xarray
 
-    from foretrain.doctor.mlp.chain import MlpChain
+    from foretrain.doctor.mlp_chain import MlpChain
 
 POINTS = ("o", "s", "D", "^", "x")  # so that colour is not all that tells curves apart
 DASHES = ("-", "--", ":", "-.", "--")
@@ -51,7 +51,7 @@ _UNITS = {"dead": "dead", "always_on": "always on", "closed": "closed, over unit
 
 def phases(patient: Patient) -> Answer | None:
     """The phase diagram; None for a network without a chain of layers, or whose activation has no phases."""
-    from foretrain.doctor.mlp.chain import chain_of
+    from foretrain.doctor.mlp_chain import chain_of
     from foretrain.doctor.setup import Case
 
     try:
@@ -103,7 +103,7 @@ def _phase_figure(chain: MlpChain) -> Figure:
 
 def _edge_figure(chain: MlpChain, data: xarray.Dataset, advised: bool) -> Figure:
     """Hidden layers at C_W and the kernel that they get, beside the edge chi_perp = 1 (9.93) at this kernel."""
-    from foretrain.doctor.mlp.initialisation import critical_weights
+    from foretrain.doctor.mlp_chain import critical_weights
 
     # The first layer gets the inputs, and the last one sets the size of the outputs.
     inner = data.isel(layer=slice(1, -1))

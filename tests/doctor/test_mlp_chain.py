@@ -8,7 +8,7 @@ from planted_networks import Activation, chain, default_mlp, mlp, regression
 from torch import Tensor, nn
 
 from foretrain.doctor.examine import Training, make_setup
-from foretrain.doctor.mlp.chain import chain_of
+from foretrain.doctor.mlp_chain import chain_of
 from foretrain.doctor.setup import Case
 from foretrain.support.errors import NotSupportedError
 

@@ -1,1 +1,0 @@
-"""The MLP that a model is or ends with: its layers, signals and critical initialisation."""
