@@ -174,7 +174,8 @@ def test_a_deep_cnn_without_normalisation_and_with_small_weights_is_found() -> N
         left = float(model.blocks(entering).std(0).mean() / entering.std(0).mean())
     assert left < 1e-4
     found = examined(model)
-    assert worst(found, "gains", "initialisation") is Severity.CRITICAL, found
+    assert found.cause is not None and found.cause[0] == "gains", found
+    assert not found.healthy
     trained = found.verify(400, seconds=600)
     # It leaves its first loss after some 180 steps, and then swings at the edge of stability, so that where it ends
     # is chance; its best loss is 1.2 to 1.9 by three sets of instructions, and 2.30 as given.
@@ -213,16 +214,21 @@ def best_loss(model: nn.Module, rate: float) -> float:
 
 
 @pytest.mark.statistical
-@pytest.mark.parametrize("optimizer", [adam, lambda model: None])
-def test_branches_of_a_transformer_that_drown_its_stream_are_found_and_mended(optimizer: Any) -> None:
+@pytest.mark.parametrize(
+    ("optimizer", "severity"), [(adam, Severity.NOTE), (lambda model: None, Severity.WARNING)]
+)
+def test_branches_of_a_transformer_that_drown_its_stream_are_found_and_mended(
+    optimizer: Any, severity: Severity
+) -> None:
+    """Adam learns as well with them, if later, so that they are no fault then."""
     model = strengthened(Attention(3, norm_first=True), 30, "out_proj.weight", "linear2.weight")
     x, y = digits(160)
     found = ft.doctor(model, x, y, optimizer=optimizer(model), checks=["gains"])
     (finding,) = found.examinations["gains"].findings
-    assert finding.severity is Severity.WARNING, found
+    assert finding.severity is severity, found
     assert "Residual branches" in finding.title
     assert 20 < finding.numbers["branch_ratio"] < 80
-    treated = found.plan().treated.model
+    treated = finding.treatment.apply(found.setup).model
     assert best_loss(copy.deepcopy(treated), 1e-3) < best_loss(copy.deepcopy(model), 1e-3) / 2
     exec(finding.code, {"model": model, "torch": torch})
     after = treated.state_dict()

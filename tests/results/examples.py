@@ -21,6 +21,7 @@ from foretrain.compare.effective_kernel import compare_effective_kernels
 from foretrain.compare.trained.ensemble import draw_ensemble
 from foretrain.compare.trained.training import Training
 from foretrain.doctor.learning_curve import learning_curve
+from foretrain.doctor.outcome import outcome_of
 from foretrain.doctor.setup import Case
 from foretrain.empirical import NetworkFeatures, predict_modes, tune_block
 from foretrain.empirical.differentials import (
@@ -214,6 +215,7 @@ EXAMPLES: dict[str, Callable[[], Any]] = {
     "plan": lambda: diagnosis().plan(),
     "finding": lambda: diagnosis().findings[0],
     "examination": lambda: diagnosis().examinations["initialisation"],
+    "outcome": lambda: outcome_of(Case(diagnosis().setup)),
     "learning curve": lambda: learning_curve(Case(diagnosis().setup), 5),
     "verification": lambda: diagnosis().verify(steps=3),
     "experiment": lambda: ft.experiments.get("parameter-count").run(),

@@ -65,6 +65,7 @@ _CALL = 1.5e-5  # seconds for each operation that is called, forwards or backwar
 _HISTORY = 1e7  # numbers that the search for a constant remembers of one kind: 40 MB
 _BLOWN_UP = 1e3  # times the loss at the start or of a constant: it does not come back
 _SEES = 1e-3  # of the variation of the answers: less is rounding
+_RARE = 3  # samples held out of a class: fewer must not count as much as all others together
 _ONE_CLASS = 0.9  # of the labels: an answer for all samples would pass for a good one
 _LOOKED_AHEAD = 8
 
@@ -327,8 +328,9 @@ def _make_bench(setup: Setup) -> Bench:
         return Bench(None, ())
     measure = as_counted(measure, _first(division.held_out, _SMALL_BATCH), outputs)
     if measure.kind == "labels" and setup.task.y.ndim == 1:
-        shares = torch.bincount(setup.task.y.clamp_min(0)).double() / len(setup.task.y)
-        measure = replace(measure, balanced=_ONE_CLASS < float(shares.max()) < 1)
+        counts = torch.bincount(division.held_out.y.clamp_min(0))
+        common, rarest = float(counts.max()) / len(division.held_out.y), int(counts[counts > 0].min())
+        measure = replace(measure, balanced=_ONE_CLASS < common < 1 and rarest >= _RARE)
     wanted = _targets(measure, division.held_out.y, outputs)
     known = _targets(measure, division.training.y, outputs)
     data = (division.training.x, known), (division.held_out.x, wanted)

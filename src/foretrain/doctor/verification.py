@@ -57,6 +57,14 @@ class Curve:
         return float(np.median(self.losses[-self._last :]))
 
     @property
+    def best(self) -> float:
+        """The lowest median over a tenth of the curve in a row; infinite if it diverged."""
+        if self.diverged_at is not None:
+            return math.inf
+        windows = np.lib.stride_tricks.sliding_window_view(self.losses, self._last)
+        return float(np.median(windows, axis=1).min())
+
+    @property
     def final_over(self) -> int:
         """How many steps the last tenth of the curve spans, from its first recorded point to its last."""
         return int(self.steps[-1] - self.steps[-self._last]) + 1 if len(self.steps) else 0
@@ -95,11 +103,15 @@ class Verification(Result):
 
     @property
     def improvement(self) -> float:
-        """Final loss as given over final loss as treated: above 1 the advice helps."""
-        ours, theirs = self.treated.final, self.given.final
+        """Loss as given over loss as treated, at the end or, of samples held out, at its best: above 1 it helps."""
+        ours, theirs = self._reached(self.treated), self._reached(self.given)
         if math.isinf(ours):
             return math.nan if math.isinf(theirs) else 0.0
         return theirs / ours if ours > 0 else (math.inf if theirs > 0 else 1.0)
+
+    def _reached(self, curve: Curve) -> float:
+        """The loss that counts: what is held out grows again once the others are learned by heart."""
+        return curve.best if self.unseen else curve.final
 
     @property
     def speedup(self) -> float:
@@ -133,9 +145,11 @@ class Verification(Result):
                 return f"the advice helps: without it training diverged at step {first}, {after}"
         factor, over = self.improvement, treated.final_over
         where = f" on {self.samples} samples held out" if self.unseen else ""
-        smooth = f" (median of the last {over} steps)" if over > 1 else ""
-        ends = f"{treated.final:.4g} with it and {given.final:.4g} without{smooth}"
-        losses = f"after {steps} steps the loss{where} is {ends}"
+        reached = f"{self._reached(treated):.4g} with it and {self._reached(given):.4g} without"
+        if over > 1:
+            reached += f" (median of {over} steps)" if self.unseen else f" (median of the last {over} steps)"
+        when = f"at its best in {steps} steps" if self.unseen else f"after {steps} steps"
+        losses = f"{when} the loss{where} is {reached}"
         if factor >= _DIFFERENCE:
             times = f", {factor:.3g} times less" if math.isfinite(factor) else ""
             sooner = f"; the given network's best loss is reached {self.speedup:.3g} times sooner"
@@ -205,14 +219,14 @@ def verify(plan: Plan, steps: int = 200, *, seconds: float = 60.0) -> Verificati
     """Train the given and the treated network side by side for some steps, or until the time is over.
 
     Both see the same samples in the same order. The loss is that of the same samples in the units of the given
-    targets; the treated network gets them through its own treatment of inputs. Where a finding says that samples are
-    learned by heart, a fifth of them is held out of both trainings and judges them.
+    targets; the treated network gets them through its own treatment of inputs. Where the first finding says that samples
+    are learned by heart, a fifth of them is held out of both trainings and judges them.
     """
     steps = whole_number("steps", steps)
     if not seconds > 0:
         raise InputError(f"seconds is {seconds}: give a positive time.")
     units = units_between(plan.treated.task, plan.given.task)
-    unseen = any("held_out_loss" in step.finding.numbers for step in plan.steps)
+    unseen = bool(plan.steps) and "held_out_loss" in plan.steps[0].finding.numbers
     parts = divided(len(plan.given.task.x), plan.given.seed) if unseen else None
     runs = {"given": _Run(plan.given, Units(), parts)}
     if plan.steps:

@@ -118,8 +118,7 @@ def _drowned(case: Case, branches: list[Branch]) -> Finding | None:
         return None
     return Finding(
         Severity.WARNING,
-        f"Residual branches are up to {largest.ratio:.2g} times as large as what they are added to, which holds "
-        "learning back.",
+        f"Residual branches are up to {largest.ratio:.2g} times as large as what they are added to.",
         f"Largest at {largest.weights[0]!r}, of {len(branches)} branches. In {given.steps} steps at its best rate "
         f"the loss went from {given.start:.3g} to {given.end:.3g}; with branches that add equal shares, from "
         f"{better.start:.3g} to {better.end:.3g}.",
