@@ -34,6 +34,7 @@ _SAMPLES = 512  # for the eigenvalues of the second moments
 _LEARNED = 0.9  # of what a linear readout can learn
 _REACHED = 1e-10  # of the largest eigenvalue: smaller ones are rounding
 _MOST_DUPLICATES = 0.01  # share of samples that stand beside an equal input with another target
+_FEW_COUNT = 5.0  # targets: a score of so few says nothing
 _RARE = 1 / 50  # of the commonest class
 
 
@@ -140,6 +141,21 @@ def target_findings(case: Case) -> list[Finding]:
                 "The standard deviation of y is zero.",
                 "measured",
                 "Look whether y is what it should be.",
+            )
+        ]
+    squares = (y - mean).square().reshape(len(y), -1).sum(1)
+    counting = float(squares.sum() ** 2 / squares.square().sum())
+    if counting < _FEW_COUNT < 0.1 * len(y):
+        return [
+            Finding(
+                Severity.WARNING,
+                f"About {max(1, round(counting))} of {len(y)} targets make up nearly all that a squared error sees.",
+                f"The largest target is {float(squares.max().sqrt()) / deviation:.3g} standard deviations from the "
+                "mean, so that what is learned and what is scored hangs on a few samples.",
+                "measured",
+                "Learn the logarithm of the targets, take a loss that grows slower (nn.HuberLoss), or look whether "
+                "the largest targets are mistakes.",
+                numbers={"targets_that_count": counting},
             )
         ]
     offset = float(mean.square().mean().sqrt()) / deviation

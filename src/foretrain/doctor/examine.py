@@ -353,7 +353,7 @@ def make_setup(model: Any, x: Any = None, y: Any = None, training: Training = Tr
         stepped = isinstance(training.optimizer, torch.optim.Optimizer) and training.optimizer.state
         counts = [value for name, value in model.named_buffers() if name.endswith("num_batches_tracked")]
         fresh = not stepped and not any(int(count) > 0 for count in counts)
-    setup = Setup(private, task, recipe, size, seed, fresh, samples.notes)
+    setup = Setup(private, task, recipe, size, seed, fresh, samples.notes, in_order=samples.in_order)
     setup = replace(setup, notes=(*setup.notes, *shortened_trials(setup)))
     if recipe.chosen:
         try:

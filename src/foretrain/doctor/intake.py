@@ -60,6 +60,7 @@ class Samples:
     batch_size: int | None = None  # of the loader that they came from
     notes: tuple[str, ...] = ()  # what was left out
     total: int = 0  # with what was left out, if more than here
+    in_order: bool = False  # whether they come in the same order in every epoch
 
     def taken(self, places: Tensor) -> Samples:
         """Some of them."""
@@ -132,7 +133,8 @@ def gathered(x: Any, y: Any, seed: Seed) -> Samples:
     ``x`` may be the inputs, with ``y`` for their targets; or without ``y`` one batch, a list of batches, a dataset or
     anything that gives batches, as a DataLoader does.
     """
-    if isinstance(x, torch.utils.data.Dataset):
+    made = isinstance(x, torch.utils.data.Dataset)
+    if made:
         x = torch.utils.data.DataLoader(x, _USUAL_BATCH)
     whole = isinstance(x, Tensor | np.ndarray | Mapping | tuple) or _is_pair(x)
     if y is not None:
@@ -146,7 +148,9 @@ def gathered(x: Any, y: Any, seed: Seed) -> Samples:
     elif isinstance(x, Iterable) and not isinstance(x, str):
         with torch.random.fork_rng(devices=[]):  # loaders shuffle
             torch.manual_seed(integer(seed))
-            return _from_batches(x)
+            sampler = getattr(x, "sampler", None)
+            in_order = isinstance(x, list) or isinstance(sampler, torch.utils.data.SequentialSampler)
+            return replace(_from_batches(x), in_order=in_order and not made)
     else:
         raise InputError("`y` is missing: give the targets, or as x a DataLoader of (x, y) pairs.")
     most = _most(samples.batch)

@@ -53,6 +53,7 @@ _NEAR = 0.8  # of what the best baseline gains: a network that is still rising m
 _ENOUGH = 0.5  # of what the best baseline gains: below, the network has learned less than a simple learner
 _LITTLE = 0.03  # of the loss of a constant: less is no proof of learning where answers cannot be scored
 _FEW = 8  # samples that any network should learn by heart
+_FALLEN = 0.2  # of the first loss, where that of a constant is not known
 _FITTED = 0.5  # of the way from the constant to perfect answers, on the training samples
 
 
@@ -85,6 +86,18 @@ class Outcome(Result):
     def scored(self) -> bool:
         """Whether answers are scored; else only the loss can tell."""
         return self.bench.judge is not None
+
+    @property
+    def compared(self) -> bool:
+        """Whether the loss of a constant answer is known."""
+        return math.isfinite(self.constant)
+
+    @property
+    def _reference(self) -> str:
+        """What the loss is compared with."""
+        if self.compared:
+            return f"a constant has {self.constant:.3g}"
+        return f"from {self.course.held_out[0]:.3g} (what a constant would have is not known for this loss)"
 
     @cached_property
     def gain(self) -> tuple[float, float]:
@@ -123,7 +136,8 @@ class Outcome(Result):
         if not self.apart:
             return Status.LEARNS if self._fits else Status.UNSEEN
         if not self.scored:
-            return Status.LEARNS if sure and gain > _LITTLE * abs(self.constant) else Status.UNSEEN
+            least = _LITTLE * abs(self.constant) if self.compared else _FALLEN * abs(course.held_out[0])
+            return Status.LEARNS if sure and gain > least else Status.UNSEEN
         if self.best is None:
             if sure:
                 return Status.LEARNS
@@ -231,10 +245,7 @@ class Outcome(Result):
             )
         match status:
             case Status.LEARNS:
-                said = (
-                    beside
-                    or f"in {steps} the loss fell to {course.end:.3g}, a constant has {self.constant:.3g}"
-                )
+                said = beside or f"in {steps} the loss fell to {course.end:.3g}, {self._reference}"
                 return f"It learns: {said}."
             case Status.LESS:
                 return f"It learns less than {self.best.name if self.best else 'it should'}: {beside}."
@@ -247,10 +258,7 @@ class Outcome(Result):
             case Status.NOTHING:
                 return f"Neither the network nor any baseline found anything to learn in these samples: {beside}."
             case Status.UNSEEN:
-                said = (
-                    beside
-                    or f"after {steps} the loss is {course.end:.3g}, a constant has {self.constant:.3g}"
-                )
+                said = beside or f"after {steps} the loss is {course.end:.3g}, {self._reference}"
                 return f"It was not seen to learn: {said}."
             case Status.DIVERGES:
                 return f"Training diverges: after {steps} the loss has left all bounds."

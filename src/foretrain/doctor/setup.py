@@ -268,6 +268,7 @@ class Setup:
     fresh: bool = True  # False: training has begun, so weights must not be drawn anew
     notes: tuple[str, ...] = ()  # what was left out of the data
     known: dict[Any, Any] = field(default_factory=dict, repr=False)  # measured; the same for other rates
+    in_order: bool = False  # True: samples are not shuffled between epochs
     training_seconds: float = 2.5  # about how long one short training may take, counted and not timed
 
     @property
@@ -314,6 +315,10 @@ class Setup:
     def with_loss(self, loss: Callable[[Any, Any], Tensor]) -> Setup:
         """With another loss of the same outputs and targets."""
         return replace(self, task=replace(self.task, loss=loss), known=self._known_of_data())
+
+    def shuffled(self) -> Setup:
+        """With samples in a new order in every epoch."""
+        return replace(self, in_order=False, known=self._known_of_data())
 
     def with_recipe(self, recipe: Recipe) -> Setup:
         """With another optimizer."""

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from foretrain.compare.task import Task
+from foretrain.compare.task import Loss, Task
 from foretrain.doctor.baselines import (
     Baseline,
     Judge,
@@ -66,6 +66,8 @@ _HISTORY = 1e7  # numbers that the search for a constant remembers of one kind: 
 _BLOWN_UP = 1e3  # times the loss at the start or of a constant: it does not come back
 _SEES = 1e-3  # of the variation of the answers: less is rounding
 _RARE = 3  # samples held out of a class: fewer must not count as much as all others together
+_ASIDE, _FAR_ASIDE = 0.5, 20.0  # deviations by which outputs miss targets; times the largest of them
+_LOPSIDED = 0.5  # of what a miss costs may depend on its side
 _ONE_CLASS = 0.9  # of the labels: an answer for all samples would pass for a good one
 _LOOKED_AHEAD = 8
 
@@ -111,6 +113,7 @@ class Division:
     training: Task
     held_out: Task
     apart: bool
+    places: Tensor | None = None  # of the training samples among all; None: as they are
 
 
 def divide(setup: Setup) -> Division:
@@ -122,7 +125,7 @@ def divide(setup: Setup) -> Division:
     if count < _FEWEST_HELD_OUT:
         return Division(setup.task, setup.task, False)
     order = torch.randperm(total, generator=torch_generator(setup.seed))
-    return Division(setup.task.taken(order[count:]), setup.task.taken(order[:count]), True)
+    return Division(setup.task.taken(order[count:]), setup.task.taken(order[:count]), True, order[count:])
 
 
 class _Calls(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -203,7 +206,7 @@ def _train(setup: Setup, extent: Extent, longer: int) -> Run:
     with torch.random.fork_rng(devices=[]), Progress("training as it is", total=steps) as bar:
         torch.manual_seed(integer(setup.seed))
         optimizer = setup.recipe.build(model)
-        batches = _batches(division.training, extent.batch, setup)
+        batches = _batches(division, extent.batch, setup)
         for step in range(steps + 1):
             if step in wanted or stopped:
                 records.append(step)
@@ -246,14 +249,17 @@ def _train(setup: Setup, extent: Extent, longer: int) -> Run:
     )
 
 
-def _batches(task: Task, size: int, setup: Setup) -> Iterator[Task]:
-    """All samples in every step, or parts of a new order in every epoch."""
-    source, total = torch_generator(setup.seed), len(task.x)
+def _batches(division: Division, size: int, setup: Setup) -> Iterator[Task]:
+    """All samples in every step, or parts of a new order in every epoch; of the given one if it is never shuffled."""
+    task, source = division.training, torch_generator(setup.seed)
+    total = len(task.x)
     while True:
         if size >= total:
             yield task
             continue
         order = torch.randperm(total, generator=source)
+        if setup.in_order:
+            order = torch.arange(total) if division.places is None else division.places.argsort()
         for start in range(0, total - size + 1, size):
             yield task.taken(order[start : start + size])
 
@@ -316,6 +322,26 @@ def bench_of(setup: Setup) -> Bench:
     return bench
 
 
+def _asks_for_targets(loss: Loss, y: Tensor, outputs: Tensor) -> bool:
+    """False where good outputs explain little of the targets' variance, as logarithms of rates or quantiles do.
+
+    Then misses to one side cost much more than to the other, or the best outputs are others than the targets; a loss
+    that falls without bound when outputs leave the targets is a mistake, and no reason to score them less.
+    """
+    y = y[: len(outputs)].to(outputs.dtype)
+    if y.shape != outputs.shape:
+        return True
+    deviation = y.double().std().clamp_min(1e-6).to(y)
+    nowhere, far = torch.zeros_like(y), _FAR_ASIDE * y.abs().max().clamp_min(1.0)
+    tried = (y, y + _ASIDE * deviation, y - _ASIDE * deviation, nowhere, nowhere + far, nowhere - far)
+    try:
+        exact, above, below, near, *away = (float(loss(outputs, y)) for outputs in tried)
+    except (RuntimeError, ValueError, IndexError, TypeError):
+        return True
+    dearer = min(above, below) - exact
+    return abs(above - below) < _LOPSIDED * dearer if dearer > 0 else not min(away) > near
+
+
 def _make_bench(setup: Setup) -> Bench:
     division = divide(setup)
     model = Case(setup).model
@@ -325,6 +351,8 @@ def _make_bench(setup: Setup) -> Bench:
         return Bench(None, ())
     measure = measure_for(outputs, division.held_out.y, setup.task.loss)
     if measure is None:
+        return Bench(None, ())
+    if measure.kind == "numbers" and not _asks_for_targets(setup.task.loss, division.held_out.y, outputs):
         return Bench(None, ())
     measure = as_counted(measure, _first(division.held_out, _SMALL_BATCH), outputs)
     if measure.kind == "labels" and setup.task.y.ndim == 1:

@@ -24,6 +24,7 @@ from foretrain.support.answers import labelled
 _SAMPLES = 16
 _DIFFERENT = 1e-3  # of the outputs' variation: more than rounding, also in half precision
 _SHIFTS = (1, -1, 2, -2)
+_ALIKE = 0.3  # of neighbouring targets: more than a few accidents
 _GOOD = 0.7  # a score from which on targets are where they belong
 _CLEARLY = 0.2  # by how much a shift must raise it
 _SURE = 4.0  # standard errors, because several shifts are tried
@@ -37,6 +38,7 @@ def check(case: Case) -> Examination:
         (0.0, "") if findings else mixing(case)
     )  # what moves by itself seems to depend on the batch
     findings += [*_mixed(case, share, module), *_other_texts(case), *_shifted(case), *_future(case)]
+    findings += _unshuffled(case)
     if not findings:
         evidence = f"Outputs of the same samples in other batches differ by {share:.1g} of their variation."
         findings = [Finding(Severity.GOOD, "Every answer comes from its own sample.", evidence, _SOURCE)]
@@ -102,6 +104,37 @@ def _restless(case: Case) -> list[Finding]:
             "measured: two passes in evaluation mode",
             "Give functional dropout training=self.training, and start every batch from a fresh state.",
             numbers={"restless": share},
+        )
+    ]
+
+
+def _unshuffled(case: Case) -> list[Finding]:
+    """Samples that come in the same order in every epoch, neighbours with neighbouring targets."""
+    y, setup = case.task.y, case.setup
+    if not setup.in_order or setup.batch_size is None or y is None or len(y) < 4 * setup.batch_size:
+        return []
+    rows = y.reshape(len(y), -1).double()
+    if not y.is_floating_point():
+        same = (rows[1:] == rows[:-1]).all(1).double().mean()
+        chance = (torch.unique(rows, dim=0, return_counts=True)[1] / len(rows)).square().sum()
+        alike = float((same - chance) / (1 - chance)) if chance < 1 else 0.0
+    else:
+        centred = rows - rows.mean(0)
+        alike = float((centred[1:] * centred[:-1]).mean() / centred.square().mean().clamp_min(1e-300))
+    if alike < _ALIKE:
+        return []
+    return [
+        Finding(
+            Severity.CRITICAL,
+            "Samples are not shuffled, and neighbours have like targets: every step unlearns what others taught.",
+            f"The targets of neighbours are alike by {alike:.2g} (0 by chance, 1 if they come sorted), and the "
+            "batches come in this order in every epoch.",
+            "measured",
+            "Let the loader shuffle.",
+            "loader = torch.utils.data.DataLoader(\n"
+            f"    loader.dataset, batch_size={setup.batch_size}, shuffle=True\n)",
+            Treatment("shuffled samples", Setup.shuffled),
+            {"alike": alike},
         )
     ]
 
