@@ -66,9 +66,11 @@ class Measure:
 
     def hot(self, y: Tensor, outputs: Tensor) -> Tensor:
         """Labels as outputs: 1 for the right class and 0 for the others."""
-        count, places = outputs.shape[self.axis], outputs.movedim(self.axis, -1).shape[:-1]
+        places = outputs.movedim(self.axis, -1).shape[:-1]
         labels = self.targets(y, outputs).clamp_min(0).reshape(places)
-        return nn.functional.one_hot(labels, count).movedim(-1, self.axis).to(outputs)
+        return torch.zeros_like(outputs).scatter_(
+            self.axis, labels.to(outputs.device).unsqueeze(self.axis), 1
+        )
 
 
 def measure_for(outputs: Tensor, y: Any, loss: Callable[[Any, Any], Tensor]) -> Measure | None:
