@@ -227,7 +227,7 @@ def _learners(x: Tensor, known: Tensor, unseen: Tensor, judge: Judge) -> list[Ba
     """
     kernel, own_judge = sample_kernel(x), Judge.of(judge.measure, known, known)
     labels = len(torch.unique(known)) if judge.measure.kind == "labels" else 1
-    targets = known.split(max(1, _TABLE // (len(known) * labels)), dim=1)
+    targets = torch.split(known, max(1, _TABLE // (len(known) * labels)), dim=1)
     ridge = Ridge.of(kernel, (_columns(judge, part) for part in targets))
     count = min(_NEIGHBOURS, max(1, len(known) - 1))
 
@@ -240,7 +240,7 @@ def _learners(x: Tensor, known: Tensor, unseen: Tensor, judge: Judge) -> list[Ba
         return answers(lambda columns: sum((columns[one] for one in places), torch.zeros(())) / count)
 
     linear, near = [], []
-    for others in unseen.split(_ROWS_AT_ONCE):
+    for others in torch.split(unseen, _ROWS_AT_ONCE):
         cross, distances = kernel.compare(others)
         linear.append(answers(lambda columns, cross=cross: ridge.answers(cross, columns)))  # type: ignore[misc]
         near.append(neighbours(distances))
