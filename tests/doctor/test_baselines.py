@@ -38,19 +38,19 @@ def test_a_linear_target_is_explained_by_the_linear_model() -> None:
 
 def test_left_out_answers_are_those_of_fits_without_the_sample() -> None:
     """The shortcut by leverages against one fit for each sample, at the ridge that was chosen for all."""
-    from foretrain.doctor.baselines import Kernel, _fitted, _ridge_left_out, sample_kernel
+    from foretrain.doctor.baselines import Ridge, sample_kernel
 
     x, columns = drawn(25, 4).double(), drawn(25, 2, seed=1).double()
-    kernel = sample_kernel(x, x[:1])
-    ridge = _fitted(kernel, columns)[2]
+    own = sample_kernel(x).own
+    ridge = Ridge.of(sample_kernel(x), columns.split(1, dim=1))
     expected = []
     mean = columns.mean(0)  # the shortcut keeps the mean of all samples
     for place in range(len(x)):
         kept = [number for number in range(len(x)) if number != place]
-        own = Kernel(kernel.own[kept][:, kept], kernel.own[[place]][:, kept], kernel.sizes)
-        weights = torch.linalg.solve(own.own + ridge * torch.eye(len(kept)), (columns - mean)[kept])
-        expected.append(own.cross @ weights + mean)
-    torch.testing.assert_close(_ridge_left_out(kernel, columns), torch.cat(expected))
+        regularised = own[kept][:, kept] + ridge.ridge * torch.eye(len(kept))
+        weights = torch.linalg.solve(regularised, (columns - mean)[kept])
+        expected.append(own[[place]][:, kept] @ weights + mean)
+    torch.testing.assert_close(ridge.left_out(columns), torch.cat(expected))
 
 
 def test_neighbours_follow_what_no_line_can() -> None:

@@ -10,7 +10,7 @@ of the targets' variance that is explained; with one number for each sample, so 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,6 +23,8 @@ Array = NDArray[np.float64]
 
 _MOST_TARGETS = 4096  # numbers to predict for a sample
 _MOST_ROWS = 1024  # samples that a baseline is fitted to: a matrix of their size is taken apart
+_ROWS_AT_ONCE = 256  # samples that are compared with the fitted ones
+_TABLE = 2**20  # numbers that are regressed at once: 8 MB
 _WINDOW = 3  # positions up to the one that is labelled, of sequences with a label for each position
 _NEIGHBOURS = 5
 _RIDGES = np.logspace(-6, 3, 19)  # of the mean eigenvalue of the kernel
@@ -64,9 +66,11 @@ class Measure:
 
     def hot(self, y: Tensor, outputs: Tensor) -> Tensor:
         """Labels as outputs: 1 for the right class and 0 for the others."""
-        count, places = outputs.shape[self.axis], outputs.movedim(self.axis, -1).shape[:-1]
+        places = outputs.movedim(self.axis, -1).shape[:-1]
         labels = self.targets(y, outputs).clamp_min(0).reshape(places)
-        return nn.functional.one_hot(labels, count).movedim(-1, self.axis).to(outputs)
+        return torch.zeros_like(outputs).scatter_(
+            self.axis, labels.to(outputs.device).unsqueeze(self.axis), 1
+        )
 
 
 def measure_for(outputs: Tensor, y: Any, loss: Callable[[Any, Any], Tensor]) -> Measure | None:
@@ -188,7 +192,7 @@ def fit_baselines(
     x, known = x[chosen.to(x.device)], known[chosen.to(known.device)]
     columns = known.shape[1] * (len(torch.unique(known)) if measure.kind == "labels" else 1)
     if columns <= _MOST_TARGETS and not (causal and positions > 1):
-        fitted += _learners(sample_kernel(x, unseen), known, judge)
+        fitted += _learners(x, known, unseen, judge)
     if positions > 1:
         windows = _windows(x).flatten(0, 1), _windows(unseen).flatten(0, 1)
         fitted += _by_position(*windows, known, judge, positions, seed)
@@ -207,36 +211,48 @@ def fit_readout(
     if positions > 1:
         rows, others = (values.reshape(len(values) * positions, -1) for values in (features, unseen))
         return replace(_by_position(rows, others, known, judge, positions, 0)[0], name=name)
-    places = torch.randperm(len(features), generator=torch.Generator().manual_seed(0))[:_MOST_ROWS]
-    kernel, some = sample_kernel(features[places.to(features.device)], unseen), known[places.to(known.device)]
-    return Baseline(name, judge.scores(_answers(judge, _ridge(kernel, _columns(judge, some)), some)))
+    return Baseline(name, fit_learners(features, known, unseen, judge)[0].scores)
 
 
 def fit_learners(features: Tensor, known: Tensor, unseen: Tensor, judge: Judge) -> list[Baseline]:
     """A linear model and nearest neighbours of (samples, features)."""
     places = torch.randperm(len(features), generator=torch.Generator().manual_seed(0))[:_MOST_ROWS]
-    kernel = sample_kernel(features[places.to(features.device)], unseen)
-    return _learners(kernel, known[places.to(known.device)], judge)
+    return _learners(features[places.to(features.device)], known[places.to(known.device)], unseen, judge)
 
 
-def _learners(kernel: Kernel, known: Tensor, judge: Judge) -> list[Baseline]:
-    columns, count = _columns(judge, known), min(_NEIGHBOURS, max(1, len(known) - 1))
-    own_judge = Judge.of(judge.measure, known, known)
+def _learners(x: Tensor, known: Tensor, unseen: Tensor, judge: Judge) -> list[Baseline]:
+    """The same of any inputs. Some of the targets are answered at a time, and for some of the unseen samples.
+
+    A table of all samples, positions and labels would be larger than all else that the doctor needs.
+    """
+    kernel, own_judge = sample_kernel(x), Judge.of(judge.measure, known, known)
+    labels = len(torch.unique(known)) if judge.measure.kind == "labels" else 1
+    targets = torch.split(known, max(1, _TABLE // (len(known) * labels)), dim=1)
+    ridge = Ridge.of(kernel, (_columns(judge, part) for part in targets))
+    count = min(_NEIGHBOURS, max(1, len(known) - 1))
+
+    def answers(answer: Callable[[Tensor], Tensor]) -> Tensor:
+        """By a function from columns to columns, for all targets."""
+        return torch.cat([_answers(judge, answer(_columns(judge, part)), part) for part in targets], dim=1)
+
+    def neighbours(distances: Tensor) -> Tensor:
+        places = distances.topk(count, dim=1, largest=False).indices.T
+        return answers(lambda columns: sum((columns[one] for one in places), torch.zeros(())) / count)
+
+    linear, near = [], []
+    for others in torch.split(unseen, _ROWS_AT_ONCE):
+        cross, distances = kernel.compare(others)
+        linear.append(answers(lambda columns, cross=cross: ridge.answers(cross, columns)))  # type: ignore[misc]
+        near.append(neighbours(distances))
+    sizes = kernel.own.diagonal()
+    own_distances = (sizes[:, None] - 2 * kernel.own + sizes[None]).fill_diagonal_(torch.inf)
     constant = own_judge.scores(own_judge.usual.expand_as(known))
-    distances = kernel.own.diagonal()[:, None] - 2 * kernel.own + kernel.own.diagonal()[None]
-    nearest = kernel.distances().topk(count, dim=1, largest=False).indices
-    own_nearest = distances.fill_diagonal_(torch.inf).topk(count, dim=1, largest=False).indices
-    answers = {
-        "a linear model": (_ridge(kernel, columns), _ridge_left_out(kernel, columns)),
-        "nearest neighbours": (columns[nearest].mean(1), columns[own_nearest].mean(1)),
-    }
     return [
-        Baseline(
-            name,
-            judge.scores(_answers(judge, unseen, known)),
-            own_judge.scores(_answers(own_judge, left_out, known)) - constant,
+        Baseline(name, judge.scores(torch.cat(parts)), own_judge.scores(left_out) - constant)
+        for name, parts, left_out in (
+            ("a linear model", linear, answers(ridge.left_out)),
+            ("nearest neighbours", near, neighbours(own_distances)),
         )
-        for name, (unseen, left_out) in answers.items()
     ]
 
 
@@ -246,12 +262,9 @@ def _by_position(
     """The same for rows of (sample and position, any)."""
     targets, wanted = (values.reshape(len(values) * positions, -1) for values in (known, judge.wanted))
     chosen = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))[:_MOST_ROWS]
-    kernel = sample_kernel(rows[chosen.to(rows.device)], unseen)
     local = Judge(judge.measure, wanted, targets[:1], judge.variance / positions)
-    return [
-        Baseline(one.name, one.scores.reshape(-1, positions).mean(1))
-        for one in _learners(kernel, targets[chosen.to(targets.device)], local)
-    ]
+    fitted = _learners(rows[chosen.to(rows.device)], targets[chosen.to(targets.device)], unseen, local)
+    return [Baseline(one.name, one.scores.reshape(-1, positions).mean(1)) for one in fitted]
 
 
 def _windows(x: Tensor) -> Tensor:
@@ -262,43 +275,58 @@ def _windows(x: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Kernel:
-    """Inner products of samples: of those that are fitted with each other, and of others with them."""
+    """Inner products of the samples that are fitted, and how others are compared with them."""
 
     own: Tensor
-    cross: Tensor  # (others, fitted)
-    sizes: Tensor  # of the others with themselves
+    rows: Tensor  # the features of the fitted samples
+    features: Callable[[Tensor], Tensor]
 
-    def distances(self) -> Tensor:
-        """Squared, (others, fitted)."""
-        return self.sizes[:, None] - 2 * self.cross + self.own.diagonal()[None]
+    def compare(self, others: Tensor) -> tuple[Tensor, Tensor]:
+        """Inner products and squared distances of others and the fitted ones, (others, fitted)."""
+        unseen, width = self.features(others), max(1, self.rows.shape[1])
+        cross = (unseen @ self.rows.T).double() / width
+        sizes = unseen.square().sum(1).double() / width
+        return cross, sizes[:, None] - 2 * cross + self.own.diagonal()[None]
 
 
-def sample_kernel(x: Tensor, others: Tensor) -> Kernel:
+def sample_kernel(x: Tensor) -> Kernel:
     """Of standardised features, or of tokens: at how many positions two samples agree, and in how many counts."""
-    if x.is_floating_point():
-        rows, unseen = (values.detach().reshape(len(values), -1).double().cpu() for values in (x, others))
-        mean, deviation = rows.mean(0), rows.std(0, correction=0)
-        kept = deviation > 1e-6 * mean.abs() + 1e-300
-        rows, unseen = ((values - mean)[:, kept] / deviation[kept] for values in (rows, unseen))
-    else:
-        rows, unseen = _token_features(x.reshape(len(x), -1), others.reshape(len(others), -1))
-    width = max(1, rows.shape[1])
-    return Kernel(rows @ rows.T / width, unseen @ rows.T / width, unseen.square().sum(1) / width)
+    features = _standard_features(x) if x.is_floating_point() else _token_features(x)
+    rows = features(x)
+    return Kernel((rows @ rows.T).double() / max(1, rows.shape[1]), rows, features)
 
 
-def _token_features(x: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
+def _standard_features(x: Tensor) -> Callable[[Tensor], Tensor]:
+    """Numbers of mean zero and size one over the samples x; what does not vary is left out."""
+
+    def flat(values: Tensor) -> Tensor:
+        return values.detach().reshape(len(values), -1).double().cpu()
+
+    deviation, mean = torch.std_mean(flat(x), 0, correction=0)
+    kept = deviation > 1e-6 * mean.abs() + 1e-300
+    return lambda values: (flat(values) - mean)[:, kept] / deviation[kept]
+
+
+def _token_features(x: Tensor) -> Callable[[Tensor], Tensor]:
     """Indicators of (position, token) and counts of tokens; tokens are hashed where there are many."""
     values = torch.unique(x.cpu())
-    size = max(1, min(len(values), 8192 // max(1, x.shape[1])))
-    generator = torch.Generator().manual_seed(0)
-    table = torch.randint(size, (len(values),), generator=generator) if size < len(values) else None
+    positions = x[:1].numel()
+    size = max(1, min(len(values), 8192 // max(1, positions)))
+    table = torch.arange(len(values))
+    if size < len(values):
+        table = torch.randint(size, (len(values),), generator=torch.Generator().manual_seed(0))
 
     def features(tokens: Tensor) -> Tensor:
-        places = torch.searchsorted(values, tokens.cpu().contiguous()).clamp_max(len(values) - 1)
-        hot = nn.functional.one_hot(places if table is None else table[places], size).double()
-        return torch.cat([hot.flatten(1), hot.sum(1)], dim=1)
+        rows = tokens.reshape(len(tokens), -1).cpu().contiguous()
+        places = table[torch.searchsorted(values, rows).clamp_max(len(values) - 1)]
+        # Whole numbers, so that single precision is exact.
+        indicators = torch.zeros(len(rows), (positions + 1) * size)
+        indicators.scatter_(1, places + size * torch.arange(positions), 1.0)
+        counts = indicators[:, positions * size :]
+        counts.scatter_add_(1, places, torch.ones(places.shape))
+        return indicators
 
-    return features(x), features(others)
+    return features
 
 
 def _columns(judge: Judge, known: Tensor) -> Tensor:
@@ -317,7 +345,10 @@ def _answers(judge: Judge, columns: Tensor, known: Tensor) -> Tensor:
         columns = columns / _columns(judge, known).mean(0).to(columns)
     if judge.measure.kind == "labels":
         labels = torch.unique(known)
-        chosen: Tensor = labels[labels >= 0][columns.reshape(len(columns), known.shape[1], -1).argmax(2)]
+        labels = labels[labels >= 0]
+        if not len(labels):  # none of these targets counts
+            return known.new_full((len(columns), known.shape[1]), -1)
+        chosen: Tensor = labels[columns.reshape(len(columns), known.shape[1], -1).argmax(2)]
         return chosen
     if judge.measure.kind == "sides":
         low, high = known.min(), known.max()
@@ -325,32 +356,41 @@ def _answers(judge: Judge, columns: Tensor, known: Tensor) -> Tensor:
     return columns
 
 
-def _ridge(kernel: Kernel, columns: Tensor) -> Tensor:
+@dataclass(frozen=True, eq=False)
+class Ridge:
     """Kernel ridge regression of centred columns, with the ridge that generalised cross-validation chooses."""
-    mean, (values, vectors, ridge) = columns.mean(0, keepdim=True), _fitted(kernel, columns)
-    weights = (vectors.T @ (columns - mean)) / (values + ridge)[:, None]
-    return kernel.cross @ (vectors @ weights) + mean
 
+    values: Tensor
+    vectors: Tensor  # of the kernel of the fitted samples
+    ridge: float
 
-def _ridge_left_out(kernel: Kernel, columns: Tensor) -> Tensor:
-    """The same for every fitted sample, as if it had not been among them: its residual over 1 - its leverage."""
-    mean, (values, vectors, ridge) = columns.mean(0, keepdim=True), _fitted(kernel, columns)
-    left = ridge / (values + ridge)
-    residuals = vectors @ (left[:, None] * (vectors.T @ (columns - mean)))
-    return columns - residuals / (vectors.square() @ left)[:, None].clamp_min(1e-12)
+    @staticmethod
+    def of(kernel: Kernel, parts: Iterable[Tensor]) -> Ridge:
+        """One ridge for all columns, which come in parts."""
+        values, vectors = torch.linalg.eigh(kernel.own)
+        values = values.clamp_min(0)
+        energy = torch.zeros_like(values)  # of all columns, by direction
+        for columns in parts:
+            energy += (vectors.T @ (columns - columns.mean(0))).square().sum(1)
+        best, chosen = np.inf, 0.0
+        for ridge in float(values.mean().clamp_min(1e-300)) * _RIDGES:
+            left = ridge / (values + ridge)  # what is not fitted, by direction
+            error = float(left.square() @ energy) / max(float(left.mean()) ** 2, 1e-12)
+            if error < best:
+                best, chosen = error, float(ridge)
+        return Ridge(values, vectors, chosen)
 
+    def answers(self, cross: Tensor, columns: Tensor) -> Tensor:
+        """For samples with these inner products with the fitted ones."""
+        mean = columns.mean(0, keepdim=True)
+        weights = (self.vectors.T @ (columns - mean)) / (self.values + self.ridge)[:, None]
+        return cross @ (self.vectors @ weights) + mean
 
-def _fitted(kernel: Kernel, columns: Tensor) -> tuple[Tensor, Tensor, float]:
-    values, vectors = torch.linalg.eigh(kernel.own)
-    values = values.clamp_min(0)
-    turned = vectors.T @ (columns - columns.mean(0, keepdim=True))
-    best, chosen = np.inf, 0.0
-    for ridge in float(values.mean().clamp_min(1e-300)) * _RIDGES:
-        left = ridge / (values + ridge)  # what is not fitted, by direction
-        error = float((left[:, None] * turned).square().sum()) / max(float(left.mean()) ** 2, 1e-12)
-        if error < best:
-            best, chosen = error, float(ridge)
-    return values, vectors, chosen
+    def left_out(self, columns: Tensor) -> Tensor:
+        """For every fitted sample, as if it had not been among them: its residual over 1 - its leverage."""
+        left = self.ridge / (self.values + self.ridge)
+        residuals = self.vectors @ (left[:, None] * (self.vectors.T @ (columns - columns.mean(0))))
+        return columns - residuals / (self.vectors.square() @ left)[:, None].clamp_min(1e-12)
 
 
 def readout_features(model: nn.Module, run: Callable[[], Any]) -> Tensor | None:

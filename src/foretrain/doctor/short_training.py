@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -62,14 +62,15 @@ _FEW_RECORDS = 13  # of trainings that take long
 _HEAVIEST = 300.0  # seconds of one training, counted: those of large models are several times faster
 _SMALLEST_BATCH, _LEAST_STEPS = 4, 20  # of such models
 _CALL = 1.5e-5  # seconds for each operation that is called, forwards or backwards
-_HISTORY = 1e7  # numbers that the search for a constant remembers of one kind: 40 MB
+_HISTORY = 4e6  # numbers that the search for a constant remembers of one kind: 16 MB
 _BLOWN_UP = 1e3  # times the loss at the start or of a constant: it does not come back
 _SEES = 1e-3  # of the variation of the answers: less is rounding
 _RARE = 3  # samples held out of a class: fewer must not count as much as all others together
 _ASIDE, _FAR_ASIDE = 0.5, 20.0  # deviations by which outputs miss targets; times the largest of them
 _LOPSIDED = 0.5  # of what a miss costs may depend on its side
 _ONE_CLASS = 0.9  # of the labels: an answer for all samples would pass for a good one
-_LOOKED_AHEAD = 8
+_LOOKED_AHEAD, _FEWEST_AHEAD = 16, 4  # samples
+_WHOLE = 10**6  # outputs that are looked at together
 
 
 @dataclass(frozen=True, eq=False)
@@ -266,17 +267,21 @@ def _batches(division: Division, size: int, setup: Setup) -> Iterator[Task]:
 
 def look_at_rest(setup: Setup, model: nn.Module) -> tuple[float, Array]:
     """The loss and the scores of the samples held out, by one pass where the loss is one of the outputs."""
-    bench, division = bench_of(setup), divide(setup)
-    task = division.held_out
-    if bench.judge is None or isinstance(task, StepTask):
-        loss = value_at_rest(setup, model, task)
-        return loss, scores_of(setup, model)
-    outputs = outputs_at_rest(setup, model, task)
-    try:
-        loss = float(task.loss(outputs, task.y))
-    except (RuntimeError, ValueError, IndexError):
-        loss = math.nan
-    return loss, _scores(setup, bench.judge, division, model, outputs)
+    judge, task = bench_of(setup).judge, divide(setup).held_out
+    if judge is None:
+        return value_at_rest(setup, model, task), np.zeros(0)
+    if isinstance(task, StepTask):
+        return value_at_rest(setup, model, task), _scores(setup, judge, task, model)
+    losses = list[float]()
+
+    def add_loss(part: Task, outputs: Tensor) -> None:
+        try:
+            losses.append(float(part.loss(outputs, part.y)) * len(part.x) / len(task.x))
+        except (RuntimeError, ValueError, IndexError):
+            losses.append(math.nan)
+
+    scores = _scores(setup, judge, task, model, add_loss)
+    return sum(losses), scores
 
 
 def value_at_rest(setup: Setup, model: nn.Module, task: Task) -> float:
@@ -295,14 +300,22 @@ def value_at_rest(setup: Setup, model: nn.Module, task: Task) -> float:
 
 def outputs_at_rest(setup: Setup, model: nn.Module, task: Task) -> Tensor:
     """Outputs in evaluation mode."""
-    training = model.training
-    model.eval()
-    try:
-        with unchanged(model), torch.no_grad():
-            parts = [model(part.x) for part in in_parts(setup, task)]
-            return parts[0] if len(parts) == 1 else torch.cat(parts)
-    finally:
-        model.train(training)
+    parts = [outputs for _, outputs in _outputs_in_parts(setup, model, task)]
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _outputs_in_parts(setup: Setup, model: nn.Module, task: Task) -> Iterator[tuple[Task, Tensor]]:
+    """Parts of a task and their outputs in evaluation mode."""
+    for part in in_parts(setup, task):
+        training = model.training
+        model.eval()
+        try:
+            with unchanged(model), torch.no_grad():
+                outputs = model(part.x)
+        finally:
+            model.train(training)
+        yield part, outputs
+        del outputs  # before the next ones are made
 
 
 @dataclass(frozen=True, eq=False)
@@ -312,6 +325,7 @@ class Bench:
     judge: Judge | None
     baselines: tuple[Baseline, ...]
     known: Tensor | None = field(default=None, repr=False)  # targets of the training samples
+    outputs: int = 1  # numbers that the model returns for a sample
 
 
 def bench_of(setup: Setup) -> Bench:
@@ -344,9 +358,10 @@ def _asks_for_targets(loss: Loss, y: Tensor, outputs: Tensor) -> bool:
 
 def _make_bench(setup: Setup) -> Bench:
     division = divide(setup)
-    model = Case(setup).model
+    case = Case(setup)
+    model, few = case.model, _first(division.held_out, case.at_once(_SMALL_BATCH))
     try:
-        outputs = outputs_at_rest(setup, model, _first(division.held_out, _SMALL_BATCH))
+        outputs = outputs_at_rest(setup, model, few)
     except NotSupportedError:  # only the step of a whole batch knows how the model is called
         return Bench(None, ())
     measure = measure_for(outputs, division.held_out.y, setup.task.loss)
@@ -354,7 +369,7 @@ def _make_bench(setup: Setup) -> Bench:
         return Bench(None, ())
     if measure.kind == "numbers" and not _asks_for_targets(setup.task.loss, division.held_out.y, outputs):
         return Bench(None, ())
-    measure = as_counted(measure, _first(division.held_out, _SMALL_BATCH), outputs)
+    measure = as_counted(measure, few, outputs)
     if measure.kind == "labels" and setup.task.y.ndim == 1:
         counts = torch.bincount(division.held_out.y.clamp_min(0))
         common, rarest = float(counts.max()) / len(division.held_out.y), int(counts[counts > 0].min())
@@ -363,15 +378,17 @@ def _make_bench(setup: Setup) -> Bench:
     known = _targets(measure, division.training.y, outputs)
     data = (division.training.x, known), (division.held_out.x, wanted)
     positions = position_count(division.held_out.x, wanted, measure)
+    count = outputs[:1].numel()
+    del outputs  # of a language model they are larger than all else
     causal = positions > 1 and future_share(model, division.held_out.x, measure) < _SEES
     judge, baselines = fit_baselines(*data, measure, positions, causal, integer(setup.seed) % 2**31)
     if not division.apart:
-        return Bench(judge, (baselines[0],), known)
+        return Bench(judge, (baselines[0],), known, count)
     some = _first(division.training, seen_in_a_pass(setup, len(known)))
     pooled = [_pooled_features(setup, model, task, positions) for task in (some, division.held_out)]
     if pooled[0] is not None and pooled[1] is not None:
         baselines.append(fit_readout(pooled[0], known[: len(pooled[0])], pooled[1], judge, positions))
-    return Bench(judge, tuple(baselines), known)
+    return Bench(judge, tuple(baselines), known, count)
 
 
 def position_count(x: Any, wanted: Tensor, measure: Measure) -> int:
@@ -385,14 +402,16 @@ def position_count(x: Any, wanted: Tensor, measure: Measure) -> int:
 
 def future_share(model: nn.Module, x: Tensor, measure: Measure) -> float:
     """How much answers in the first half change with inputs in the second half, relative to their variation."""
-    middle, some = x.shape[1] // 2, x[: 2 * _LOOKED_AHEAD]
-    other = some.clone()
-    other[:, middle:] = some.roll(len(some) // 2, 0)[:, middle:]
-    with torch.no_grad():
-        outputs, changed = model(some), model(other)
     axis = 2 if measure.kind == "labels" and measure.axis == 1 else 1
-    before = (outputs - changed).narrow(axis, 0, middle).abs().mean()
-    return float(before / (outputs - outputs.mean(0)).abs().mean().clamp_min(1e-12))
+    with torch.no_grad():
+        # Fewer samples where each has many outputs, as words of a language.
+        count = max(_FEWEST_AHEAD, min(_LOOKED_AHEAD, _WHOLE // max(1, model(x[:1]).numel())))
+        x, middle = x[:count], x.shape[1] // 2
+        other = x.clone()
+        other[:, middle:] = x.roll(len(x) // 2, 0)[:, middle:]
+        outputs = model(x)
+        before = (outputs.narrow(axis, 0, middle) - model(other).narrow(axis, 0, middle)).abs_().mean()
+        return float(before / (outputs - outputs.mean(0)).abs_().mean().clamp_min(1e-12))
 
 
 def as_counted(measure: Measure, task: Task, outputs: Tensor) -> Measure:
@@ -449,23 +468,30 @@ def _first(task: Task, count: int) -> Task:
     return task.taken(torch.arange(min(count, len(task.x))))
 
 
-def scores_of(setup: Setup, model: nn.Module) -> Array:
-    """Of the samples held out, one by one; empty where only the loss can tell."""
-    bench, division = bench_of(setup), divide(setup)
-    if bench.judge is None:
-        return np.zeros(0)
-    outputs = outputs_at_rest(setup, model, division.held_out)
-    return _scores(setup, bench.judge, division, model, outputs)
-
-
-def _scores(setup: Setup, judge: Judge, division: Division, model: nn.Module, outputs: Tensor) -> Array:
-    if not torch.isfinite(outputs).all():
-        return np.full(len(outputs), -np.inf if judge.measure.kind == "numbers" else 0.0)
-    training, known = None, bench_of(setup).known
+def _scores(
+    setup: Setup,
+    judge: Judge,
+    task: Task,
+    model: nn.Module,
+    look: Callable[[Task, Tensor], None] = lambda part, outputs: None,
+) -> Array:
+    """Of samples, one by one. ``look`` is shown their outputs too: together, or where they are many in parts."""
+    bench, threshold = bench_of(setup), None
+    known = bench.known
     if judge.measure.kind == "sides" and known is not None:
-        some = _first(division.training, seen_in_a_pass(setup, len(known)))
-        training = outputs_at_rest(setup, model, some), known[: len(some.x)]
-    return judge.scores(judge.read(outputs, training))
+        some = _first(divide(setup).training, seen_in_a_pass(setup, len(known)))
+        threshold = outputs_at_rest(setup, model, some), known[: len(some.x)]
+    parts: Iterable[tuple[Task, Tensor]] = _outputs_in_parts(setup, model, task)
+    if judge.measure.kind != "labels" or len(task.x) * bench.outputs <= _WHOLE:
+        parts = [(task, outputs_at_rest(setup, model, task))]
+    answers, finite = list[Tensor](), True
+    for part, outputs in parts:
+        look(part, outputs)
+        finite = finite and bool(torch.isfinite(torch.stack(outputs.aminmax())).all())
+        answers.append(judge.read(outputs, threshold))
+    if not finite:
+        return np.full(len(task.x), -np.inf if judge.measure.kind == "numbers" else 0.0)
+    return judge.scores(torch.cat(answers))
 
 
 def _score_on_training(setup: Setup, model: nn.Module) -> float:
@@ -475,8 +501,7 @@ def _score_on_training(setup: Setup, model: nn.Module) -> float:
     task = _first(division.training, seen_in_a_pass(setup, len(bench.known)))
     known = bench.known[: len(task.x)]
     judge = Judge.of(bench.judge.measure, known, known)
-    outputs = outputs_at_rest(setup, model, task)
-    return float(_scores(setup, judge, Division(task, task, False), model, outputs).mean())
+    return float(_scores(setup, judge, task, model).mean())
 
 
 def constant_loss(setup: Setup) -> float:
@@ -493,16 +518,15 @@ def _constant_loss(setup: Setup) -> float:
         _first(task, min(256, samples_at_once(setup))) for task in (division.training, division.held_out)
     )
     try:
-        outputs = outputs_at_rest(setup, Case(setup).model, training)
-        answer = outputs.mean(0, keepdim=True).detach().clone().requires_grad_()
-        history = max(5, min(100, int(_HISTORY / answer.numel())))
+        answer = outputs_at_rest(setup, Case(setup).model, training).mean(0, keepdim=True).requires_grad_()
+        history = max(3, min(100, int(_HISTORY / answer.numel())))
         optimizer = torch.optim.LBFGS(
             [answer], max_iter=50, history_size=history, line_search_fn="strong_wolfe"
         )
 
         def closure() -> Tensor:
             optimizer.zero_grad()
-            loss = training.loss(answer.expand_as(outputs), training.y)
+            loss = training.loss(answer.expand(len(training.x), *answer.shape[1:]), training.y)
             loss.backward()  # type: ignore[no-untyped-call]
             return loss
 

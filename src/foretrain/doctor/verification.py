@@ -219,8 +219,8 @@ def verify(plan: Plan, steps: int = 200, *, seconds: float = 60.0) -> Verificati
     """Train the given and the treated network side by side for some steps, or until the time is over.
 
     Both see the same samples in the same order. The loss is that of the same samples in the units of the given
-    targets; the treated network gets them through its own treatment of inputs. Where the first finding says that samples
-    are learned by heart, a fifth of them is held out of both trainings and judges them.
+    targets; the treated network gets them through its own treatment of inputs. Where the first finding says that
+    samples are learned by heart, a fifth of them is held out of both trainings and judges them.
     """
     steps = whole_number("steps", steps)
     if not seconds > 0:

@@ -7,7 +7,6 @@ other get the same gradient and stay copies. A network of several layers that an
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,10 +15,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from foretrain.compare.task import Task
 from foretrain.doctor.baselines import Judge, fit_learners, readout_features
 from foretrain.doctor.finding import Examination, Finding, Severity, Treatment
 from foretrain.doctor.outcome import Outcome, outcome_of
-from foretrain.doctor.setup import Case, Setup
+from foretrain.doctor.setup import Case, Setup, in_parts
 from foretrain.doctor.short_training import bench_of, divide
 from foretrain.support.answers import labelled
 
@@ -80,7 +80,7 @@ def probe_layers(case: Case) -> list[Probe]:
         return []
     training = division.training.taken(torch.arange(min(_SAMPLES, len(division.training.x))))
     known, judge = bench.known[: len(training.x)], bench.judge
-    before, after = (_results(case.model, task.x) for task in (training, division.held_out))
+    before, after = (_results(case, task) for task in (training, division.held_out))
     probes = []
     for name, (kind, rows) in list(before.items())[:_MOST_MODULES]:
         others = after.get(name)
@@ -89,8 +89,17 @@ def probe_layers(case: Case) -> list[Probe]:
     return probes
 
 
-def _results(model: nn.Module, x: Any) -> dict[str, tuple[str, Tensor]]:
+def _results(case: Case, task: Task) -> dict[str, tuple[str, Tensor]]:
     """By module: its kind and its result, (samples, features), projected at random where it is wide."""
+    parts = [_results_at_once(case.model, part.x) for part in in_parts(case.setup, task)]
+    return {
+        name: (kind, torch.cat([part[name][1] for part in parts]))
+        for name, (kind, _) in parts[0].items()
+        if all(name in part for part in parts)
+    }
+
+
+def _results_at_once(model: nn.Module, x: Any) -> dict[str, tuple[str, Tensor]]:
     kept: dict[str, tuple[str, Tensor]] = {}
     if isinstance(x, Tensor) and x.is_floating_point():
         kept["the inputs"] = ("", _flat(x))
@@ -134,9 +143,11 @@ def _flat(values: Tensor) -> Tensor:
     rows = values.reshape(len(values), -1)
     if rows.shape[1] <= _FEATURES:
         return rows.double().cpu()
-    mixed = torch.randn(rows.shape[1], _FEATURES, generator=torch.Generator().manual_seed(0))
-    projected: Tensor = rows.float().cpu() @ mixed / math.sqrt(rows.shape[1])
-    return projected.double()
+    # Every number is added to one of the sums, with a random sign: a matrix of all signs would be too large.
+    source = torch.Generator().manual_seed(0)
+    places = torch.randint(_FEATURES, (rows.shape[1],), generator=source)
+    signs = 2.0 * torch.randint(2, (rows.shape[1],), generator=source) - 1
+    return torch.zeros(len(rows), _FEATURES).index_add_(1, places, rows.float().cpu() * signs).double()
 
 
 def _probe(name: str, kind: str, rows: Tensor, others: Tensor, known: Tensor, judge: Judge) -> Probe:

@@ -21,9 +21,10 @@ from foretrain.doctor.finding import SCORE_GAIN, Examination, Finding, Severity,
 from foretrain.doctor.outcome import outcome_of
 from foretrain.doctor.proof import try_cure
 from foretrain.doctor.setup import Case, Setup
-from foretrain.doctor.short_training import constant_loss, counted_positions
+from foretrain.doctor.short_training import bench_of, constant_loss, counted_positions
 
 _SAMPLES = 256
+_MOST_OUTPUTS = 4_000_000
 _SURE_ANSWERS = (3.0, 10.0)  # logits of a right answer: the better one counts, where labels are smoothed
 _MUCH_WORSE = 3.0  # times the loss of a constant, at the start
 _HARDLY = 0.2  # of the constant's loss, at least, should a right answer save
@@ -45,10 +46,13 @@ _FUNCTIONS = {"logsoftmax": "log_softmax", "logsigmoid": "logsigmoid", "hardsigm
 
 def check(case: Case) -> Examination:
     """Everything that outputs, targets and loss show by themselves."""
-    task = case.chosen(_SAMPLES)
+    each = case.model(case.task.x[:1]).numel()
+    task = case.chosen(max(2, min(_SAMPLES, _MOST_OUTPUTS // each)))
     with torch.enable_grad():
         outputs = case.model(task.x)
     measure = measure_for(outputs.detach(), task.y, task.loss)
+    if measure is not None and measure.kind == "numbers" and bench_of(case.setup).judge is None:
+        measure = None  # the loss asks for something else than the targets, such as their logarithm
     findings = [*_broadcast(case), *_start(case, outputs.detach(), task.y)]
     if measure is not None:
         findings += [

@@ -70,7 +70,7 @@ def mixing(case: Case) -> tuple[float, str]:
 
 def _restless(case: Case) -> list[Finding]:
     """The same inputs must have the same outputs at rest, and must themselves stay as they are."""
-    x = case.task.x[:_SAMPLES]
+    x = case.task.x[: case.at_once(_SAMPLES)]
     before = x.clone() if isinstance(x, Tensor) else None
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         first, second = case.model(x), case.model(x)
