@@ -156,8 +156,7 @@ def prepare(model: nn.Module, x: Any, y: Any, loss: Loss | str | None) -> Task:
                 "give y in the shape of the outputs."
             )
     task = Task(inputs, targets, loss, name, broadcast)
-    _check_value(task, model)
-    return task
+    return replace(task, loss=Careful(loss)) if _check_value(task, model) else task
 
 
 def _labels(targets: Tensor, outputs: Tensor) -> Tensor | None:
@@ -220,6 +219,17 @@ def sample_tensor(values: Any, name: str) -> Tensor:
 
 
 @dataclass(frozen=True)
+class Careful:
+    """A loss that writes into what it is given: it gets copies."""
+
+    loss: Loss
+
+    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """As the loss itself."""
+        return self.loss(outputs.clone(), targets.clone())
+
+
+@dataclass(frozen=True)
 class _Quiet:
     """A loss that broadcasts, without torch's warning at every step: it is told once, by the task."""
 
@@ -269,18 +279,39 @@ def _adds_up(loss: Loss, outputs: Tensor, targets: Tensor) -> bool:
     return any(math.isclose(whole, share * (first + second), rel_tol=1e-5) for share in (0.5, 1.0))
 
 
-def _check_value(task: Task, model: nn.Module) -> None:
+def _check_value(task: Task, model: nn.Module) -> bool:
+    """Refuse a loss that cannot be trained with; whether it writes into what it is given."""
     task = task.taken(torch.arange(min(_TRIED, len(task.x))))
     with torch.no_grad():
         outputs = model(task.x)
         if not torch.isfinite(outputs).all():
             raise InputError("outputs of the model are infinite or not a number: look at its weights.")
+        before = outputs._version, task.y._version
         try:
             value = task.loss(outputs, task.y)
-        except (RuntimeError, ValueError, IndexError, TypeError) as error:
+        except Exception as error:  # whatever the user's loss stumbles over
             raise InputError(
                 f"the loss does not take outputs of shape {tuple(outputs.shape)} and y of shape "
-                f"{tuple(task.y.shape)} ({str(error).splitlines()[0]}): give y as the loss wants it."
+                f"{tuple(task.y.shape)} ({type(error).__name__}: {(str(error).splitlines() or [''])[0]}): give y as "
+                "the loss wants it."
             ) from error
-    if not isinstance(value, Tensor) or value.numel() != 1 or not torch.isfinite(value).all():
-        raise InputError("loss(model(x), y) must be one finite number: average it over the data.")
+    check_loss(value, "the loss")
+    return before != (outputs._version, task.y._version)
+
+
+def check_loss(value: Any, name: str) -> None:
+    """Refuse what a loss or a step has returned if it is not one finite real number in a tensor."""
+    if not isinstance(value, Tensor):
+        raise InputError(
+            f"{name} returns a {type(value).__name__}: let it return a tensor, from which gradients can be had."
+        )
+    if value.numel() != 1:
+        raise InputError(
+            f"{name} returns shape {tuple(value.shape)}: average it over the data, to one number."
+        )
+    if value.is_complex():
+        raise InputError(f"{name} returns a complex number: let it return a real one.")
+    if not torch.isfinite(value).all():
+        raise InputError(
+            f"{name} returns {float(value.detach()):g}: look at the weights of the model and the data."
+        )

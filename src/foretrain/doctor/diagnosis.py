@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from foretrain.doctor.budget import Account
 from foretrain.doctor.checks import CHECKS
 from foretrain.doctor.finding import SCORE_GAIN, Examination, Finding, Severity, finite
+from foretrain.doctor.intake import kept_random_states
 from foretrain.doctor.outcome import Outcome, outcome_of
 from foretrain.doctor.outcome_chart import outcome_chart
 from foretrain.doctor.proof import Proof, try_cure
@@ -211,14 +212,16 @@ class Diagnosis(Result):
         from foretrain.doctor.treatment import make_plan
 
         if "_plan" not in self.__dict__:
-            self.__dict__["_plan"] = make_plan(self, self.account.budget if seconds is None else seconds)
+            with kept_random_states():
+                self.__dict__["_plan"] = make_plan(self, self.account.budget if seconds is None else seconds)
         return self._plan
 
     def verify(self, steps: int = 200, *, seconds: float = 60.0) -> Verification:
         """Train the network as given and as treated for some steps (or so many seconds), with the same batches."""
         from foretrain.doctor.verification import verify
 
-        return verify(self.plan(), steps, seconds=seconds)
+        with kept_random_states():
+            return verify(self.plan(), steps, seconds=seconds)
 
     def to_dataset(self) -> xarray.Dataset:
         """All measurements in one dataset; names and axes have the check in front, as in "inputs.scale"."""

@@ -25,6 +25,7 @@ from foretrain.doctor.intake import (
     fitted_task,
     gathered,
     is_trainer,
+    kept_random_states,
     private_copy,
     samples_first,
     summed_over_steps,
@@ -191,9 +192,10 @@ def doctor(
         autocast=autocast,
         scheduler=scheduler,
     )
-    setup = make_setup(model, x, y, training)
-    seconds = default_budget(setup.trained_parameters) if budget is None else float(budget)
-    return diagnose(setup, chosen, Deadline(seconds, clock, start))
+    with kept_random_states():
+        setup = make_setup(model, x, y, training)
+        seconds = default_budget(setup.trained_parameters) if budget is None else float(budget)
+        return diagnose(setup, chosen, Deadline(seconds, clock, start))
 
 
 def diagnose(setup: Setup, checks: Iterable[Check] = CHECKS, deadline: Deadline | None = None) -> Diagnosis:

@@ -7,6 +7,7 @@ Another hook takes bundles of several input tensors apart, so that ``model(task.
 from __future__ import annotations
 
 import copy
+import random
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
 from foretrain.compare.bundle import Bundle, bundle, change_tensors, shape_text, unpack_bundles
 from foretrain.compare.task import (
@@ -30,6 +32,7 @@ from foretrain.compare.task import (
 from foretrain.empirical.models.arguments import leaves, mapped
 from foretrain.empirical.models.model import entry_of
 from foretrain.support.errors import InputError, NotSupportedError
+from foretrain.support.progress import stop_if_late
 from foretrain.support.seeds import Seed, integer, torch_generator
 
 Output = str | int | None
@@ -105,8 +108,39 @@ def private_copy(model: Any) -> nn.Module:
         raise InputError(
             f"the model cannot be copied ({first_line(error)}): keep no tensors of earlier passes in it."
         ) from error
+    for part in private.modules():
+        if isinstance(part, nn.Embedding | nn.EmbeddingBag):
+            part.sparse = False  # gradients have the same values, and can be measured
     unpack_bundles(private)
+    private.register_forward_pre_hook(begin_pass, with_kwargs=True)
     return private
+
+
+def begin_pass(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    """A forward pre-hook: no pass begins after the deadline, and what a model writes into is a copy of the data."""
+    stop_if_late()
+    return private_tensors(given), private_tensors(named)
+
+
+def private_tensors(values: Any) -> Any:
+    """The same arguments with copies of their tensors, which may be written into."""
+    return tree_map_only(Tensor, Tensor.clone, values)
+
+
+@contextmanager
+def kept_random_states(*generators: torch.Generator | None) -> Iterator[None]:
+    """Inside, the user's code may draw from any global stream, and from these generators; all go on as before."""
+    own = [(one, one.get_state()) for one in generators if one is not None]
+    of_python, of_numpy = random.getstate(), np.random.get_state()
+    try:
+        devices = torch.cuda.device_count() if torch.cuda.is_initialized() else 0
+        with torch.random.fork_rng(devices=range(devices)):
+            yield
+    finally:
+        random.setstate(of_python)
+        np.random.set_state(of_numpy)
+        for one, state in own:
+            one.set_state(state)
 
 
 def _check_parameters(model: nn.Module) -> None:
@@ -144,14 +178,15 @@ def gathered(x: Any, y: Any, seed: Seed) -> Samples:
     elif whole:
         samples = _parted(bundle(tuple(x) if isinstance(x, list) else x))
     elif isinstance(x, Iterable) and not isinstance(x, str):
-        with torch.random.fork_rng(devices=[]):  # loaders shuffle
-            torch.manual_seed(integer(seed))
+        sampler = getattr(x, "sampler", None)
+        with kept_random_states(getattr(x, "generator", None), getattr(sampler, "generator", None)):
+            torch.manual_seed(integer(seed))  # loaders shuffle
             return _from_batches(x)
     else:
         raise InputError("`y` is missing: give the targets, or as x a DataLoader of (x, y) pairs.")
     most = _most(samples.batch)
     if len(samples.batch) <= most:
-        return samples
+        return samples.taken(torch.arange(len(samples.batch)))  # a copy: the user's data stay as they are
     order = torch.randperm(len(samples.batch), generator=torch_generator(seed))[:most].sort().values
     note = f"{most} of {len(samples.batch)} samples were looked at, drawn by the seed."
     return replace(samples.taken(order), notes=(note,), total=len(samples.batch))

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from foretrain.compare.bundle import Bundle, bundle, change_tensors, shape_text
-from foretrain.compare.task import Task
+from foretrain.compare.task import Task, check_loss
 from foretrain.doctor.intake import (
     FAILURES,
     Output,
@@ -26,9 +26,11 @@ from foretrain.doctor.intake import (
     choose_output,
     first_line,
     has_classes_last,
+    private_tensors,
     returning_everything,
 )
 from foretrain.support.errors import ForetrainError, InputError, NotSupportedError
+from foretrain.support.progress import stop_if_late
 
 _TRIED = 32  # samples on which a step is tried, unless its batches have fewer
 
@@ -46,6 +48,8 @@ class Step:
         """One number with its graph."""
         if type(model) is not type(self.original):
             raise NotSupportedError(f"{self.name} knows only the model itself, not a network in its place.")
+        stop_if_late()
+        batch = private_tensors(batch)
         with returning_everything(model), standing_in(self.original, model):
             result = self.function(model, batch) if self.takes_model else self.function(batch)
         loss = result.get("loss") if isinstance(result, Mapping) else getattr(result, "loss", result)
@@ -252,10 +256,7 @@ def _try_step(task: StepTask, trial: nn.Module) -> None:
                 f"{name} failed on a batch of {count} samples, {shape_text(task.batch)} "
                 f"({type(error).__name__}: {first_line(error)}): give batches as it takes them."
             ) from error
-        if not torch.isfinite(loss):
-            raise InputError(
-                f"{name} returns {float(loss.detach()):g}: look at the weights of the model and the data."
-            )
+        check_loss(loss, name)
         ours = [p for p in trial.parameters() if p.requires_grad]
         theirs = [p for p in task.step.original.parameters() if p.requires_grad]
         try:
