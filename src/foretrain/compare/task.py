@@ -103,12 +103,12 @@ def named_loss(loss: Loss | str | None) -> Loss | None:
     return loss
 
 
-def prepare(model: nn.Module, x: Any, y: Any, loss: Loss | str | None) -> Task:
+def prepare(model: nn.Module, x: Any, y: Any, loss: Loss | str | None, outputs: Tensor | None = None) -> Task:
     """Tensors in the model's precision; without a loss, cross-entropy for whole-number labels, else mean squares.
 
     Targets get the shape of the outputs where the loss is named or chosen here. A function that the user gave is
     called with what the user gave, as in a training of one's own, also where it broadcasts; only what it would refuse
-    gets the shape of the outputs too.
+    gets the shape of the outputs too. ``outputs`` are those for the first two samples, if known.
     """
     ours, loss = loss is None or isinstance(loss, str), named_loss(loss)
     like = next(model.parameters()).detach()
@@ -121,8 +121,9 @@ def prepare(model: nn.Module, x: Any, y: Any, loss: Loss | str | None) -> Task:
     inputs = change_tensors(
         inputs, lambda value: value.to(like.dtype) if value.is_floating_point() else value
     )
-    with torch.no_grad():
-        outputs = model(inputs[:2])
+    if outputs is None:
+        with torch.no_grad():
+            outputs = model(inputs[:2])
     if not isinstance(outputs, Tensor):
         raise InputError(
             f"the model returns a {type(outputs).__name__}: wrap it so that it returns a tensor."
@@ -211,6 +212,8 @@ def sample_tensor(values: Any, name: str) -> Tensor:
         tensor = torch.as_tensor(values)
     except (TypeError, ValueError, RuntimeError):
         tensor = torch.tensor(0.0)
+    if tensor.layout is not torch.strided:
+        raise InputError(f"`{name}` is a sparse tensor: give {name}.to_dense().")
     if not tensor.ndim or tensor.is_complex():
         raise InputError(
             f"`{name}` is a {type(values).__name__}: give an array of real numbers with one entry for each sample."

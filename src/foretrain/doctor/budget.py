@@ -37,8 +37,12 @@ class Account:
         """Why something was not looked at, and what would have sufficed."""
         if self.interrupted:
             return "it was interrupted"
-        enough = duration_text(self.rounded)
-        return f"{duration_text(self.budget)} were not enough, a budget of {enough} would do"
+        budget, enough = duration_text(self.budget), duration_text(self.rounded)
+        if (
+            self.spent < self.budget
+        ):  # what would have taken longer than was left was not begun, or given a share
+            return f"it would take longer than the {budget} of the budget, one of {enough} would do"
+        return f"{budget} were not enough, a budget of {enough} would do"
 
     @property
     def rounded(self) -> float:

@@ -42,7 +42,6 @@ _MOST_NUMBERS = 2**22  # in all inputs together, so that activations of all samp
 _MOST_BATCHES = 4096  # of a loader, in search of some that fit together
 _USUAL_BATCH = 32  # samples of a dataset that comes without a loader
 _TARGETS = ("labels", "label", "targets", "target", "y")  # what dicts call them
-FAILURES = (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError, AssertionError)
 _TRAINER = ("model", "args", "compute_loss", "get_train_dataloader", "create_optimizer", "create_scheduler")
 _SEQUENCE_MODULES = (nn.RNNBase, nn.TransformerEncoder, nn.TransformerEncoderLayer)
 
@@ -104,7 +103,7 @@ def private_copy(model: Any) -> nn.Module:
     _check_parameters(model)
     try:
         private = copy.deepcopy(model)
-    except FAILURES as error:
+    except Exception as error:  # whatever the user's model stumbles over
         raise InputError(
             f"the model cannot be copied ({first_line(error)}): keep no tensors of earlier passes in it."
         ) from error
@@ -131,14 +130,14 @@ def private_tensors(values: Any) -> Any:
 def kept_random_states(*generators: torch.Generator | None) -> Iterator[None]:
     """Inside, the user's code may draw from any global stream, and from these generators; all go on as before."""
     own = [(one, one.get_state()) for one in generators if one is not None]
-    of_python, of_numpy = random.getstate(), np.random.get_state()
+    of_python, of_numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 - the user's
     try:
         devices = torch.cuda.device_count() if torch.cuda.is_initialized() else 0
         with torch.random.fork_rng(devices=range(devices)):
             yield
     finally:
         random.setstate(of_python)
-        np.random.set_state(of_numpy)
+        np.random.set_state(of_numpy)  # noqa: NPY002
         for one, state in own:
             one.set_state(state)
 
@@ -154,6 +153,10 @@ def _check_parameters(model: nn.Module) -> None:
     if len(devices) > 1:
         raise InputError(f"the model is on {', '.join(sorted(devices))}: put all of it on one device.")
     for name, parameter in parameters:
+        if parameter.is_complex():
+            raise NotSupportedError(
+                f"parameter {name} is complex: keep its real and imaginary parts as two real parameters."
+            )
         if not torch.isfinite(parameter.detach()).all():
             raise InputError(f"parameter {name} has values that are infinite or not a number: mend them.")
     if not any(parameter.requires_grad for _, parameter in parameters):
@@ -316,9 +319,11 @@ def fitted_task(model: nn.Module, samples: Samples, loss: Loss | str | None, out
     inputs = change_tensors(
         samples.x.to(like.device), lambda value: value.to(like.dtype) if value.is_floating_point() else value
     )
-    inputs = _taken(trial, inputs, like)
-    with torch.no_grad():
-        outputs = trial(inputs[:2])
+    inputs, outputs = _taken(trial, inputs, like)
+    if outputs.is_complex():
+        raise InputError(
+            "the model returns complex numbers: let it return real ones, such as their absolute value."
+        )
     if not outputs.is_floating_point():
         raise InputError(
             f"the model returns {outputs.dtype}: let it return real numbers, before any argmax or rounding."
@@ -336,11 +341,11 @@ def fitted_task(model: nn.Module, samples: Samples, loss: Loss | str | None, out
     if wants_classes and has_classes_last(outputs, samples.y):
         choice = replace(choice, classes_last=True)
         choose_output(trial, choice)
+        outputs = choice(trial, (), outputs)
     choose_output(model, choice)
-    task = prepare(trial, inputs, samples.y, loss)
+    task = prepare(trial, inputs, samples.y, loss, outputs)
     if task.loss is nn.functional.cross_entropy and not callable(loss):
-        with torch.no_grad():
-            _check_classes(trial(inputs[:2]), task.y)
+        _check_classes(outputs, task.y)
     return task
 
 
@@ -365,8 +370,11 @@ def _check_classes(outputs: Tensor, y: Tensor) -> None:
         )
 
 
-def _taken(model: nn.Module, inputs: Tensor | Bundle, like: Tensor) -> Tensor | Bundle:
-    """The inputs as the model takes them: whole numbers become real ones where it does not take whole ones."""
+def _taken(model: nn.Module, inputs: Tensor | Bundle, like: Tensor) -> tuple[Tensor | Bundle, Tensor]:
+    """The inputs as the model takes them, and what it returns for the first two.
+
+    Whole numbers become real ones where it does not take whole ones.
+    """
 
     def with_whole(kind: torch.dtype) -> Tensor | Bundle:
         return change_tensors(inputs, lambda value: value if value.is_floating_point() else value.to(kind))
@@ -375,18 +383,22 @@ def _taken(model: nn.Module, inputs: Tensor | Bundle, like: Tensor) -> Tensor | 
     for candidate in (inputs, with_whole(torch.long), with_whole(like.dtype)):
         try:
             with torch.no_grad():
-                model(candidate[:2])
+                return candidate, model(candidate[:2])
         except InputError:
             raise
-        except FAILURES as error:
+        except Exception as error:  # whatever the user's model stumbles over
             failure = failure or error
-            continue
-        return candidate
     assert failure is not None
     raise InputError(
-        f"the model does not take x of shape {shape_text(inputs)} ({first_line(failure)}): "
+        f"the model does not take x of shape {shape_text(inputs)} in evaluation mode ({error_text(failure)}): "
         "check the data or the model."
     ) from failure
+
+
+def error_text(error: BaseException) -> str:
+    """The kind of an error, and the first line of what it says."""
+    said = first_line(error)
+    return said if said == type(error).__name__ else f"{type(error).__name__}: {said}"
 
 
 def first_line(error: BaseException) -> str:

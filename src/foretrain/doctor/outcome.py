@@ -112,7 +112,13 @@ class Outcome(Result):
 
     @cached_property
     def status(self) -> Status:
-        """The verdict."""
+        """The verdict; a training that was cut early may show that it learns, but not that it does not."""
+        verdict = self._verdict
+        cut = self.course.unfinished and not (self.course.error or self.course.diverged)
+        return Status.UNSEEN if cut and verdict is not Status.LEARNS else verdict
+
+    @property
+    def _verdict(self) -> Status:
         course = self.course
         if course.error:
             return Status.FAILS
@@ -220,7 +226,7 @@ class Outcome(Result):
         """The verdict in words."""
         status, course = self.status, self.course
         name = self.bench.judge.measure.name if self.bench.judge else "loss"
-        steps = f"{len(course.losses)} steps"
+        steps = course.length
         beside = ""
         if self.scored:
             rival = self.best or self.bench.baselines[0]
@@ -254,7 +260,7 @@ class Outcome(Result):
                 return f"It was not seen to learn: {said}."
             case Status.DIVERGES:
                 return f"Training diverges: after {steps} the loss has left all bounds."
-        return f"It cannot be trained as given: {course.error}."
+        return f"It cannot be trained: {course.error}."
 
     def answer(self) -> Answer:
         """The verdict, the table of baselines and the curve."""
@@ -312,7 +318,14 @@ def observe(setup: Setup, seconds: float = 2.5) -> Outcome:
     slow = (
         outcome.status in (Status.LESS, Status.STALLS, Status.UNSEEN, Status.NOTHING) or not outcome.arrived
     )
-    return _observe(setup, seconds, LONGER) if slow else outcome
+    if not slow or outcome.course.stopped:
+        return outcome
+    try:
+        longer = _observe(setup, seconds, LONGER)
+    except OutOfTimeError:
+        return outcome
+    cut_short = longer.course.stopped and len(longer.course.losses) <= len(outcome.course.losses)
+    return outcome if cut_short else longer
 
 
 def observe_briefly(setup: Setup) -> Outcome:
@@ -328,6 +341,8 @@ def learned_by_heart(case: Case) -> float:
     """What part of the loss of a few samples goes away when the network is trained on them alone."""
     few = case.task.taken(torch.arange(min(_FEW, len(case.task.x))))
     run = train(replace(case.setup, task=few, batch_size=None, known={}), case.setup.training_seconds)
+    if run.stopped:
+        raise OutOfTimeError("a training that was stopped does not tell what can be learned by heart.")
     if run.error or run.diverged:
         return 0.0
     best = constant_loss(replace(case.setup, task=few, known={}))
@@ -337,8 +352,13 @@ def learned_by_heart(case: Case) -> float:
 
 @once
 def outcome_of(case: Case) -> Outcome:
-    """Of the network as it is, observed once."""
-    return observe(case.setup, case.setup.training_seconds)
+    """Of the network as it is, observed once for each recipe."""
+    setup = case.setup
+    known, key = setup.known, ("outcome", repr(setup.recipe), setup.batch_size, setup.training_seconds)
+    if key not in known:
+        known[key] = observe(setup, setup.training_seconds)
+    outcome: Outcome = known[key]
+    return outcome
 
 
 def _observe(setup: Setup, seconds: float, longer: int) -> Outcome:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import copy
 import math
+import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -45,6 +46,7 @@ SPEED = 1e10  # multiplications in a second
 _PASS_SECONDS = 1.0  # that one pass of all samples looked at may take, counted
 _FEWEST_SEEN = 64
 _FEWEST_AT_ONCE = 4
+ONLY_STEPS = "only steps"  # known of a model that fails on more samples than a step has
 
 
 @dataclass(frozen=True)
@@ -290,7 +292,7 @@ class Setup:
         """What is measured of samples and targets, which other weights and scales of inputs leave as it is."""
         return {
             key: self.known[key]
-            for key in ("bench", "constant loss", "calls", "held out")
+            for key in ("bench", "constant loss", "calls", "held out", ONLY_STEPS)
             if key in self.known
         }
 
@@ -433,7 +435,9 @@ def work_of(setup: Setup) -> Work:
         few = _COUNTED if isinstance(setup.task, StepTask) else 1
         task = setup.task.taken(torch.arange(min(few, len(setup.task.x))))
         run = task.loss_of if isinstance(task, StepTask) else None
+        start = time.monotonic()
         setup.known["work"] = count_work(setup.model, task.x, run)
+        setup.known["pass seconds"] = time.monotonic() - start
     found: Work = setup.known["work"]
     return found
 
@@ -469,6 +473,8 @@ def count_work(model: nn.Module, x: Any, run: Callable[[nn.Module], Any] | None 
 def samples_at_once(setup: Setup) -> int:
     """Samples whose pass needs no more memory than a step of the training, or hardly any."""
     step = setup.batch_size or len(setup.task.x)
+    if setup.known.get(ONLY_STEPS):
+        return step
     return max(step, int(_NUMBERS / max(1, work_of(setup).numbers)))
 
 
