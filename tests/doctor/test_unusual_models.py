@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import foretrain as ft
+from foretrain.doctor.finding import all_of
 from foretrain.doctor.intake import bare_model
 
 X = torch.randn(100, 5, generator=torch.Generator().manual_seed(0))
@@ -109,7 +110,7 @@ def test_compiled_models_are_examined_without_a_compiler(part: str, monkeypatch:
 
 def streams() -> list[object]:
     """Where the global streams of random numbers are."""
-    kind, *of_numpy = np.random.get_state()
+    kind, *of_numpy = np.random.get_state()  # noqa: NPY002 - the global one
     return [
         torch.get_rng_state().tolist(),
         random.getstate(),
@@ -146,7 +147,7 @@ def test_what_writes_in_place_writes_into_copies() -> None:
 def test_random_numbers_of_the_user_go_on_as_before() -> None:
     class Drawing(nn.Linear):
         def forward(self, x: Tensor) -> Tensor:
-            noise = random.random() + np.random.rand() + torch.randn(1)
+            noise = random.random() + np.random.rand() + torch.randn(1)  # noqa: NPY002
             return super().forward(x) + 1e-3 * noise
 
     def step(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
@@ -180,3 +181,63 @@ def test_sparse_gradients_are_measured_like_others() -> None:
     assert found.outcome is not None
     assert set(found.made) >= {"outcome", "gradients"}
     assert model[0].sparse
+
+
+class Raising(nn.Module):
+    """It fails in training, or where there are many samples."""
+
+    def __init__(self, error: Exception, most: int = 0) -> None:
+        super().__init__()
+        self.layer, self.error, self.most = nn.Linear(5, 1), error, most
+
+    def forward(self, x: Tensor) -> Tensor:
+        if len(x) > self.most if self.most else self.training:
+            raise self.error
+        outputs: Tensor = self.layer(x)
+        return outputs
+
+
+FAILURES = {
+    "ZeroDivisionError: division by zero": Raising(ZeroDivisionError("division by zero")),
+    "MemoryError: too large": Raising(MemoryError("too large"), 40),
+    "KeyError: 'many'": Raising(KeyError("many"), 32),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*This check failed")
+@pytest.mark.parametrize("error", FAILURES)
+def test_what_cannot_be_trained_is_told_first(error: str) -> None:
+    found = ft.doctor(FAILURES[error], X, X[:, :1], optimizer=0.1)
+    assert found.headline.startswith(f"It cannot be trained: {error} (")
+    assert found.findings[0].severity is ft.doctor.Severity.CRITICAL
+    assert found.healthy is False
+    assert f"It cannot be trained: {error}" in str(found)
+
+
+def test_a_model_that_takes_no_more_than_a_batch_is_looked_at_in_batches() -> None:
+    found = ft.doctor(
+        Raising(KeyError("many"), 20),
+        X,
+        X[:, :1],
+        optimizer=0.1,
+        batch_size=20,
+        checks="outcome,loss,samples",
+    )
+    assert found.headline.startswith("Healthy: it learns")
+
+
+def test_one_sample_cannot_be_judged() -> None:
+    torch.manual_seed(0)
+    found = ft.doctor(nn.Linear(5, 1), X[:1], X[:1, :1], optimizer=0.1)
+    assert found.headline.startswith("One sample cannot be judged")
+    assert not found.healthy
+    assert "nan" not in str(found)
+
+
+def test_numbers_of_one_have_a_singular() -> None:
+    torch.manual_seed(0)
+    found = ft.doctor(nn.Linear(1, 1, bias=False), X[:, :1], 2 * X[:, :1], optimizer=0.1)
+    assert "Linear with 1 parameter on 100 samples" in str(found)
+    assert "1 parameters" not in str(found)
+    assert all_of(2, "layer") == "both layers"
+    assert all_of(3, "weight matrix", "weight matrices") == "all 3 weight matrices"

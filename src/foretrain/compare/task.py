@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from foretrain.compare.bundle import Bundle, bundle, change_tensors, takes_bundles
-from foretrain.support.errors import InputError, NotSupportedError, unknown_name
+from foretrain.support.errors import InputError, NotSupportedError, error_text, unknown_name
 
 Loss = Callable[[Any, Any], Tensor]
 
@@ -295,8 +295,7 @@ def _check_value(task: Task, model: nn.Module) -> bool:
         except Exception as error:  # whatever the user's loss stumbles over
             raise InputError(
                 f"the loss does not take outputs of shape {tuple(outputs.shape)} and y of shape "
-                f"{tuple(task.y.shape)} ({type(error).__name__}: {(str(error).splitlines() or [''])[0]}): give y as "
-                "the loss wants it."
+                f"{tuple(task.y.shape)} ({error_text(error)}): give y as the loss wants it."
             ) from error
     check_loss(value, "the loss")
     return before != (outputs._version, task.y._version)

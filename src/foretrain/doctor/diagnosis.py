@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from foretrain.doctor.budget import Account
 from foretrain.doctor.checks import CHECKS
-from foretrain.doctor.finding import SCORE_GAIN, Examination, Finding, Severity, finite
+from foretrain.doctor.finding import SCORE_GAIN, Examination, Finding, Severity, finite, number_of
 from foretrain.doctor.intake import kept_random_states
 from foretrain.doctor.outcome import Outcome, outcome_of
 from foretrain.doctor.outcome_chart import outcome_chart
@@ -140,7 +140,7 @@ class Diagnosis(Result):
             unseen.append("whether it learns")
         unseen = [f"not looked at, {'; '.join(unseen)}"] if unseen else []
         made = len(self.made)
-        return "; ".join([_count(made, "check"), *unseen, *([self.late] if self.late else [])])
+        return "; ".join([number_of(made, "check"), *unseen, *([self.late] if self.late else [])])
 
     @property
     def made(self) -> list[str]:
@@ -175,6 +175,8 @@ class Diagnosis(Result):
         if not complaints:
             word = "Healthy" if self._examined else "Mostly not examined"
             return f"{word}: {verdict[:1].lower()}{verdict[1:].rstrip('.')} ({self.coverage})."
+        if self.short_training is not None and not self.short_training.judged:
+            return f"{verdict.rstrip('.')} ({self.coverage})."
         if cause is None:
             run = None if self.short_training is None else self.short_training.course
             explained = run is None or run.error or run.unfinished
@@ -186,7 +188,7 @@ class Diagnosis(Result):
             return f"{verdict} Cause: {title.rstrip('.')}{late}."
         severities = [finding.severity for _, finding in complaints]
         counts = [
-            _count(severities.count(severity), word)
+            number_of(severities.count(severity), word)
             for severity, word in ((Severity.CRITICAL, "critical finding"), (Severity.WARNING, "warning"))
             if severity in severities
         ]
@@ -272,12 +274,12 @@ class Diagnosis(Result):
         parts += self.other_cards(*treated)
         skipped = [f"skipped: {name}: {one.skipped}" for name, one in self._checks() if one.skipped]
         parts += ["\n".join(skipped)] if skipped else []
-        batch = "all samples" if setup.batch_size is None else _count(setup.batch_size, "sample")
+        batch = "all samples" if setup.batch_size is None else number_of(setup.batch_size, "sample")
         chosen = " (chosen by the doctor)" if setup.recipe.chosen else ""
         state = "" if setup.fresh else " Training has begun."
         parts.append(
-            f"{type(setup.model).__name__} with {_count(setup.trained_parameters, 'parameter')} on "
-            f"{_count(len(setup.task.x), 'sample')}: {setup.task.loss_name}, {setup.recipe}{chosen}, "
+            f"{type(setup.model).__name__} with {number_of(setup.trained_parameters, 'parameter')} on "
+            f"{number_of(len(setup.task.x), 'sample')}: {setup.task.loss_name}, {setup.recipe}{chosen}, "
             f"{batch} in a step.{state}"
         )
         parts += [self.figure] if self.short_training is None else []
@@ -383,7 +385,3 @@ class Diagnosis(Result):
                 for name, one in self._checks()
             },
         }
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number} {word}{'' if number == 1 else 's'}"

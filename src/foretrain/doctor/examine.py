@@ -22,7 +22,6 @@ from foretrain.doctor.frameworks import configured_optimizer, trainer_parts
 from foretrain.doctor.intake import (
     Output,
     bare_model,
-    error_text,
     first_line,
     fitted_task,
     gathered,
@@ -48,7 +47,7 @@ from foretrain.doctor.stability import with_chosen_rate
 from foretrain.doctor.step_task import Step, fitted_step_task, own_loss, training_step, user_step
 from foretrain.doctor.trials import descend, shortened_trials
 from foretrain.support.arguments import positive, whole_number
-from foretrain.support.errors import ForetrainError, InputError, NotSupportedError, unknown_name
+from foretrain.support.errors import ForetrainError, InputError, NotSupportedError, error_text, unknown_name
 from foretrain.support.progress import (
     Deadline,
     OutOfTimeError,
@@ -107,8 +106,13 @@ class Training:
             value = getattr(self, name)
             if value is not None:
                 positive(name, value)
-        if self.autocast is not None and not isinstance(self.autocast, torch.dtype):
-            raise InputError(f"autocast is {self.autocast!r}: give a type of torch, such as torch.bfloat16.")
+        kind = self.autocast
+        if kind is not None and not (isinstance(kind, torch.dtype) and kind.is_floating_point):
+            raise InputError(
+                f"`autocast` is {kind!r}: give a type of torch for real numbers, such as torch.bfloat16."
+            )
+        if self.fresh not in (None, True, False):
+            raise InputError(f"`fresh` is {self.fresh!r}: give True, False, or leave it out.")
         return replace(
             recipe,
             chosen=chosen,
@@ -216,7 +220,7 @@ def doctor(
         scheduler=scheduler,
     )
     with kept_random_states():
-        setup = make_setup(model, x, y, training)
+        setup = make_setup(model, x, y, training, None if budget is None else Deadline(budget, clock, start))
         seconds = default_budget(setup.trained_parameters) if budget is None else float(budget)
         return diagnose(setup, chosen, Deadline(seconds, clock, start))
 
@@ -361,8 +365,14 @@ def tried(case: Case, check: Check, examination: Examination, deadline: Deadline
         return examination
 
 
-def make_setup(model: Any, x: Any = None, y: Any = None, training: Training = Training()) -> Setup:
-    """What is trained and how, checked and copied."""
+def make_setup(
+    model: Any,
+    x: Any = None,
+    y: Any = None,
+    training: Training = Training(),
+    deadline: Deadline | None = None,
+) -> Setup:
+    """What is trained and how, checked and copied; a rate must be chosen before the deadline."""
     model = bare_model(model)
     if is_trainer(model):
         parts = trainer_parts(model)
@@ -410,10 +420,21 @@ def make_setup(model: Any, x: Any = None, y: Any = None, training: Training = Tr
         counts = [value for name, value in model.named_buffers() if name.endswith("num_batches_tracked")]
         fresh = not stepped and not any(int(count) > 0 for count in counts)
     setup = Setup(private, task, recipe, size, seed, fresh, samples.notes)
-    setup = replace(setup, notes=(*setup.notes, *shortened_trials(setup)))
+    try:
+        setup = replace(setup, notes=(*setup.notes, *shortened_trials(setup)))
+    except Exception as error:  # whatever the user's model stumbles over
+        raise InputError(
+            f"the model takes several samples at rest, but not a single one ({error_text(error)}): let it answer "
+            "each sample by itself in evaluation mode, into which only parts of the model are put."
+        ) from error
     if recipe.chosen:
         try:
-            return with_chosen_rate(setup)
+            with within(deadline or Deadline(default_budget(setup.trained_parameters), patient_clock())):
+                return with_chosen_rate(setup)
+        except OutOfTimeError as error:
+            raise InputError(
+                "there was no time to choose a learning rate: give `optimizer=`, or a larger `budget`."
+            ) from error
         except NotImplementedError as error:  # layers of which torch has no second derivative
             raise NotSupportedError(
                 f"no rate can be chosen for this model ({first_line(error)}): give `optimizer=`."
@@ -433,6 +454,8 @@ def chosen_checks(names: Iterable[str] | str | None) -> tuple[Check, ...]:
     """By their names (also as one text with commas), in the order of the registry; None means all."""
     if names is None:
         return CHECKS
+    if not isinstance(names, Iterable):
+        raise InputError(f"`checks` is {names!r}: give names of checks, as in checks=['outcome', 'loss'].")
     asked = [part.strip() for part in names.split(",")] if isinstance(names, str) else list(names)
     known = {check.name: check for check in CHECKS}
     for name in asked:

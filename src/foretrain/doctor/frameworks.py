@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from foretrain.doctor.intake import bare_model, error_text
+from foretrain.doctor.intake import bare_model
 from foretrain.doctor.step_task import Step
-from foretrain.support.errors import InputError, NotSupportedError
+from foretrain.support.errors import InputError, NotSupportedError, error_text
 
 
 class Configured(NamedTuple):

@@ -31,7 +31,7 @@ from foretrain.compare.task import (
 )
 from foretrain.empirical.models.arguments import leaves, mapped
 from foretrain.empirical.models.model import entry_of
-from foretrain.support.errors import InputError, NotSupportedError
+from foretrain.support.errors import InputError, NotSupportedError, error_text
 from foretrain.support.progress import stop_if_late
 from foretrain.support.seeds import Seed, integer, torch_generator
 
@@ -62,6 +62,7 @@ class Samples:
     batch_size: int | None = None  # of the loader that they came from
     notes: tuple[str, ...] = ()  # what was left out
     total: int = 0  # with what was left out, if more than here
+    unlike: Bundle | None = None  # a batch that was left out because its samples have other shapes
 
     def taken(self, places: Tensor) -> Samples:
         """Some of them."""
@@ -202,7 +203,7 @@ def _is_pair(x: Any) -> bool:
 
 def _from_batches(batches: Iterable[Any]) -> Samples:
     """Batches one after the other, as long as there is room, without those whose samples have other shapes."""
-    kept, count, more, others = list[Bundle](), 0, False, 0
+    kept, count, more, others, unlike = list[Bundle](), 0, False, 0, None
     for given in islice(batches, _MOST_BATCHES):
         if kept and count >= _most(kept[0]):
             more = True
@@ -211,7 +212,7 @@ def _from_batches(batches: Iterable[Any]) -> Samples:
             raise InputError(f"a batch is a {type(given).__name__} without tensors: give batches of tensors.")
         batch = bundle(tuple(given) if isinstance(given, list) else given)
         if kept and _shapes(batch) != _shapes(kept[0]):
-            others += 1
+            others, unlike = others + 1, unlike or batch
             continue
         kept.append(batch)
         count += len(batch)
@@ -226,11 +227,21 @@ def _from_batches(batches: Iterable[Any]) -> Samples:
     if more:
         notes.append(f"The first {count} samples of the loader were looked at.")
     if others:
+        which = "1 batch was" if others == 1 else f"{others} batches were"
         notes.append(
-            f"{others} batches whose samples have other shapes than those of the first were left out: pad them to "
-            "one size for a look at all."
+            f"{which} left out because of other shapes of samples than in the first: pad them to one size for a look "
+            "at all."
         )
-    return replace(samples, batch_size=size if size < count or others else None, notes=tuple(notes))
+    size_of_step = size if size < count or others else None
+    return replace(samples, batch_size=size_of_step, notes=tuple(notes), unlike=unlike)
+
+
+def refused_batch(batch: Bundle, error: Exception) -> InputError:
+    """For a batch of other shapes than the first, where a training would end."""
+    return InputError(
+        f"the model takes the first batch, but not one of other shapes, {shape_text(batch)} ({error_text(error)}): "
+        "give batches whose samples have one shape."
+    )
 
 
 def _shapes(batch: Bundle) -> list[Any]:
@@ -316,9 +327,11 @@ def fitted_task(model: nn.Module, samples: Samples, loss: Loss | str | None, out
     choice = OutputChoice(output)
     choose_output(trial, choice)
     like = next(trial.parameters())
-    inputs = change_tensors(
-        samples.x.to(like.device), lambda value: value.to(like.dtype) if value.is_floating_point() else value
-    )
+
+    def in_precision(value: Tensor) -> Tensor:
+        return value.to(like.dtype) if value.is_floating_point() else value
+
+    inputs = change_tensors(samples.x.to(like.device), in_precision)
     inputs, outputs = _taken(trial, inputs, like)
     if outputs.is_complex():
         raise InputError(
@@ -344,6 +357,13 @@ def fitted_task(model: nn.Module, samples: Samples, loss: Loss | str | None, out
         outputs = choice(trial, (), outputs)
     choose_output(model, choice)
     task = prepare(trial, inputs, samples.y, loss, outputs)
+    if samples.unlike is not None:
+        other = with_targets(_parted(samples.unlike.to(like.device)))
+        try:
+            with torch.no_grad():
+                trial(change_tensors(other.x, in_precision)[:2])
+        except Exception as error:  # whatever the user's model stumbles over
+            raise refused_batch(samples.unlike, error) from error
     if task.loss is nn.functional.cross_entropy and not callable(loss):
         _check_classes(outputs, task.y)
     return task
@@ -393,12 +413,6 @@ def _taken(model: nn.Module, inputs: Tensor | Bundle, like: Tensor) -> tuple[Ten
         f"the model does not take x of shape {shape_text(inputs)} in evaluation mode ({error_text(failure)}): "
         "check the data or the model."
     ) from failure
-
-
-def error_text(error: BaseException) -> str:
-    """The kind of an error, and the first line of what it says."""
-    said = first_line(error)
-    return said if said == type(error).__name__ else f"{type(error).__name__}: {said}"
 
 
 def first_line(error: BaseException) -> str:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from foretrain.doctor.baselines import (
     Baseline,
 )
+from foretrain.doctor.finding import number_of
 from foretrain.doctor.outcome_chart import loss_chart, outcome_chart
 from foretrain.doctor.setup import (
     Case,
@@ -185,6 +186,11 @@ class Outcome(Result):
         return self.gain[0] > _NEAR * (self.best.score - self.bench.baselines[0].score)
 
     @property
+    def judged(self) -> bool:
+        """Whether good answers can be told from a constant: not where there is a single sample with one."""
+        return self.status is not Status.UNSEEN or self.apart or self.course.scores.shape[1:] != (1,)
+
+    @property
     def at_ease(self) -> bool:
         """Whether it was seen to learn within the first, short training: nothing holds it back."""
         return self.learns and self.arrived and not self.longer
@@ -204,7 +210,7 @@ class Outcome(Result):
         """Losses and scores, in one sentence."""
         course = self.course
         where = "on samples held out" if self.apart else "on the training samples (too few to hold any out)"
-        steps = f"in {len(course.losses)} steps of {self.batch} samples"
+        steps = f"in {number_of(len(course.losses), 'step')} of {number_of(self.batch, 'sample')}"
         if course.error:
             return f"Training stopped with an error: {course.error.rstrip('.')}."
         if course.diverged:
@@ -235,12 +241,12 @@ class Outcome(Result):
             beside = (
                 f"{name} {_shown(score)} after {steps}{moving}, where {rival.name} has {_shown(rival.score)}"
             )
+        constant = f", a constant has {self.constant:.3g}" if math.isfinite(self.constant) else ""
+        if not self.judged:
+            return "One sample cannot be judged: a constant answers it as well as a network that has learned."
         match status:
             case Status.LEARNS:
-                said = (
-                    beside
-                    or f"in {steps} the loss fell to {course.end:.3g}, a constant has {self.constant:.3g}"
-                )
+                said = beside or f"in {steps} the loss fell to {course.end:.3g}{constant}"
                 return f"It learns: {said}."
             case Status.LESS:
                 return f"It learns less than {self.best.name if self.best else 'it should'}: {beside}."
@@ -253,10 +259,7 @@ class Outcome(Result):
             case Status.NOTHING:
                 return f"Neither the network nor any baseline found anything to learn in these samples: {beside}."
             case Status.UNSEEN:
-                said = (
-                    beside
-                    or f"after {steps} the loss is {course.end:.3g}, a constant has {self.constant:.3g}"
-                )
+                said = beside or f"after {steps} the loss is {course.end:.3g}{constant}"
                 return f"It was not seen to learn: {said}."
             case Status.DIVERGES:
                 return f"Training diverges: after {steps} the loss has left all bounds."

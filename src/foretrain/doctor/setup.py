@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from foretrain.compare.task import Task
-from foretrain.doctor.intake import without_choice
+from foretrain.doctor.intake import first_line, without_choice
 from foretrain.doctor.step_task import StepTask
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.seeds import Seed, torch_generator
@@ -203,6 +203,10 @@ def recipe_of(
         if known:
             factors = tuple(value / rate for value in rates) if rate else ()
             groups.append(Group(known, options, factors))
+    if isinstance(optimizer, torch.optim.SparseAdam):
+        raise NotSupportedError(
+            "SparseAdam takes sparse gradients only, which cannot be measured: give torch.optim.Adam in its place."
+        )
     if not groups:
         raise InputError(
             "the optimizer trains none of the model's parameters: make it from model.parameters()."
@@ -238,7 +242,13 @@ def scheduled_rates(
     elif callable(scheduler):
         for group in mover.param_groups:
             group.pop("initial_lr", None)
-        follower = torch.optim.lr_scheduler.LambdaLR(mover, scheduler)
+        try:
+            follower = torch.optim.lr_scheduler.LambdaLR(mover, lambda step: float(scheduler(step)))
+        except (TypeError, ValueError) as error:
+            raise InputError(
+                f"the scheduler gives no factor for step 0 ({first_line(error)}): let it return a number at every "
+                "step."
+            ) from error
     else:
         raise InputError(
             f"scheduler is a {type(scheduler).__name__}: give a torch scheduler, or a function from the number of a "

@@ -31,7 +31,7 @@ from foretrain.doctor.baselines import (
     readout_features,
 )
 from foretrain.doctor.budget import default_budget
-from foretrain.doctor.intake import error_text
+from foretrain.doctor.finding import number_of
 from foretrain.doctor.setup import (
     SPEED,
     STEP_PASSES,
@@ -45,7 +45,7 @@ from foretrain.doctor.setup import (
 from foretrain.doctor.step_task import StepTask
 from foretrain.doctor.trials import descend
 from foretrain.empirical.models.model import unchanged
-from foretrain.support.errors import ForetrainError, NotSupportedError
+from foretrain.support.errors import ForetrainError, NotSupportedError, error_text
 from foretrain.support.progress import OutOfTimeError, Progress, within
 from foretrain.support.seeds import integer, torch_generator
 
@@ -88,9 +88,7 @@ class Run:
     @property
     def length(self) -> str:
         """The number of its steps, in words."""
-        count = len(self.losses)
-        cut = ", cut by the budget" if self.stopped else ""
-        return f"{count} step{'' if count == 1 else 's'}{cut}"
+        return number_of(len(self.losses), "step") + (", cut by the budget" if self.stopped else "")
 
     @property
     def diverged(self) -> bool:

@@ -23,13 +23,13 @@ from foretrain.doctor.intake import (
     OutputChoice,
     Samples,
     choose_output,
-    error_text,
     first_line,
     has_classes_last,
     private_tensors,
+    refused_batch,
     returning_everything,
 )
-from foretrain.support.errors import ForetrainError, InputError, NotSupportedError
+from foretrain.support.errors import ForetrainError, InputError, NotSupportedError, error_text
 from foretrain.support.progress import stop_if_late
 
 _TRIED = 32  # samples on which a step is tried, unless its batches have fewer
@@ -219,6 +219,11 @@ def fitted_step_task(model: nn.Module, samples: Samples, step: Step, output: Out
     )
     few = min(samples.batch_size or _TRIED, _TRIED, len(samples.batch))
     _try_step(task.taken(torch.arange(few)), copy.deepcopy(model).train())
+    if samples.unlike is not None:
+        try:
+            step(copy.deepcopy(model).train(), samples.unlike.to(like.device)[:few].arguments)
+        except Exception as error:  # whatever the user's step stumbles over
+            raise refused_batch(samples.unlike, error) from error
     return task
 
 
