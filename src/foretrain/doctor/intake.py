@@ -133,7 +133,7 @@ def kept_random_states(*generators: torch.Generator | None) -> Iterator[None]:
     own = [(one, one.get_state()) for one in generators if one is not None]
     of_python, of_numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 - the user's
     try:
-        devices = torch.cuda.device_count() if torch.cuda.is_initialized() else 0
+        devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
         with torch.random.fork_rng(devices=range(devices)):
             yield
     finally:

@@ -142,7 +142,7 @@ def _by_rates(case: Case, seen: _Shares) -> Finding:
     if not low.any():
         return _fair(seen, f"{kind} divides gradients by their size, so that small shares learn too. ")
     title = (
-        f"{int(low.sum())} of {_matrices(len(rates))} hardly learn{'s' * (low.sum() == 1)}: rates are as small as "
+        f"{_some(low.sum(), len(rates))} hardly {'learns' if low.sum() == 1 else 'learn'}: rates are as small as "
         f"{rates.min() / seen.rates.max():.1g} of the largest."
     )
     evidence = (
@@ -183,7 +183,7 @@ def _by_shares(case: Case, seen: _Shares) -> Finding:
         return _fair(seen)
     worst = int(np.argmin(relative))
     title = (
-        f"{int(low.sum())} of {_matrices(len(relative))} hardly learn{'s' * (low.sum() == 1)}: "
+        f"{_some(low.sum(), len(relative))} hardly {'learns' if low.sum() == 1 else 'learn'}: "
         f"{seen.weights[worst]} has {relative[worst]:.1g} of an equal share."
     )
     why = f"rates are as small as {rates[low].min():.1g} beside {seen.rates.max():.1g}"
@@ -249,7 +249,7 @@ def _fair(seen: _Shares, prefix: str = "") -> Finding:
     if seen.is_silent.any():
         silent = tuple(name for name, quiet in zip(seen.weights, seen.is_silent) if quiet)
         title = (
-            f"{len(silent)} of {_matrices(count)} change{'s' * (len(silent) == 1)} nothing yet: zeros come before or "
+            f"{_some(len(silent), count)} {'changes' if len(silent) == 1 else 'change'} nothing yet: zeros come before or "
             "after."
         )
         return Finding(Severity.NOTE, title, evidence, _SOURCE, numbers=numbers, where=silent)
@@ -260,7 +260,7 @@ def _fair(seen: _Shares, prefix: str = "") -> Finding:
     if relative.min() < _VANISHING:
         low = tuple(name for name, share in zip(seen.weights, relative) if share < _VANISHING)
         title = (
-            f"{len(low)} of {_matrices(count)} hardly change{'s' * (len(low) == 1)} the outputs yet: the least has "
+            f"{_some(len(low), count)} hardly {'changes' if len(low) == 1 else 'change'} the outputs yet: the least has "
             f"{relative.min():.1g} of an equal share."
         )
         return Finding(Severity.NOTE, title, evidence, _SOURCE, numbers=numbers, where=low)
@@ -271,8 +271,8 @@ def _fair(seen: _Shares, prefix: str = "") -> Finding:
     return Finding(Severity.GOOD, title, evidence, _SOURCE, numbers=numbers)
 
 
-def _matrices(count: int) -> str:
-    return number_of(count, "weight matrix", "weight matrices")
+def _some(part: int, count: int) -> str:
+    return f"{part} of {number_of(count, 'weight matrix', 'weight matrices')}"
 
 
 def _told(seen: _Shares) -> str:
