@@ -249,8 +249,8 @@ def _fair(seen: _Shares, prefix: str = "") -> Finding:
     if seen.is_silent.any():
         silent = tuple(name for name, quiet in zip(seen.weights, seen.is_silent) if quiet)
         title = (
-            f"{_some(len(silent), count)} {'changes' if len(silent) == 1 else 'change'} nothing yet: zeros come before or "
-            "after."
+            f"{_some(len(silent), count)} {'changes' if len(silent) == 1 else 'change'} nothing yet: zeros come before "
+            "or after."
         )
         return Finding(Severity.NOTE, title, evidence, _SOURCE, numbers=numbers, where=silent)
     if largest > _DOMINANT and count > 2:
@@ -260,8 +260,8 @@ def _fair(seen: _Shares, prefix: str = "") -> Finding:
     if relative.min() < _VANISHING:
         low = tuple(name for name, share in zip(seen.weights, relative) if share < _VANISHING)
         title = (
-            f"{_some(len(low), count)} hardly {'changes' if len(low) == 1 else 'change'} the outputs yet: the least has "
-            f"{relative.min():.1g} of an equal share."
+            f"{_some(len(low), count)} hardly {'changes' if len(low) == 1 else 'change'} the outputs yet: the least "
+            f"has {relative.min():.1g} of an equal share."
         )
         return Finding(Severity.NOTE, title, evidence, _SOURCE, numbers=numbers, where=low)
     title = "The only weight matrix takes part in learning."
