@@ -90,9 +90,7 @@ def test_the_verdict_leaves_time_to_others(monkeypatch: pytest.MonkeyPatch) -> N
     assert clock.now == 18 + 3
     assert not found.healthy
     # Nine seconds are left, but not for what was cut.
-    assert (
-        "outcome (it would take longer than the 30 s of the budget, one of 60 s would do)" in found.headline
-    )
+    assert "outcome (too little of the 30 s was left for it, a budget of 60 s would do)" in found.headline
 
 
 def test_what_is_likely_to_take_too_long_leaves_the_time_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,7 +106,7 @@ def test_what_is_likely_to_take_too_long_leaves_the_time_to_others(monkeypatch: 
     assert found.examinations["long"].cut
     assert found.examinations["other"].skipped == "not for such models."
     assert clock.now == 11  # it was stopped after its first step
-    assert "it would take longer than the 30 s of the budget, one of 65 s would do" in found.headline
+    assert "too little of the 30 s was left for it, a budget of 65 s would do" in found.headline
 
 
 def test_where_nothing_is_learned_theory_leaves_time_for_trainings(monkeypatch: pytest.MonkeyPatch) -> None:

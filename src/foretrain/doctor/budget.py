@@ -38,10 +38,8 @@ class Account:
         if self.interrupted:
             return "it was interrupted"
         budget, enough = duration_text(self.budget), duration_text(self.rounded)
-        if (
-            self.spent < self.budget
-        ):  # what would have taken longer than was left was not begun, or given a share
-            return f"it would take longer than the {budget} of the budget, one of {enough} would do"
+        if self.spent < self.budget:  # its part was over, or far less was left than it takes
+            return f"too little of the {budget} was left for it, a budget of {enough} would do"
         return f"{budget} were not enough, a budget of {enough} would do"
 
     @property

@@ -249,8 +249,8 @@ def _fair(seen: _Shares, prefix: str = "") -> Finding:
     if seen.is_silent.any():
         silent = tuple(name for name, quiet in zip(seen.weights, seen.is_silent) if quiet)
         title = (
-            f"{_some(len(silent), count)} {'changes' if len(silent) == 1 else 'change'} nothing yet: zeros come before "
-            "or after."
+            f"{_some(len(silent), count)} {'changes' if len(silent) == 1 else 'change'} nothing yet: zeros come "
+            "before or after."
         )
         return Finding(Severity.NOTE, title, evidence, _SOURCE, numbers=numbers, where=silent)
     if largest > _DOMINANT and count > 2:
