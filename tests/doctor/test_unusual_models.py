@@ -161,6 +161,25 @@ def test_random_numbers_of_the_user_go_on_as_before() -> None:
     assert streams() == before
 
 
+def test_ctrl_c_before_anything_is_known_leaves_all_as_it_was() -> None:
+    class Interrupted(nn.Linear):
+        passes = 0
+
+        def forward(self, x: Tensor) -> Tensor:
+            type(self).passes += 1
+            if self.passes == 2:
+                raise KeyboardInterrupt
+            return super().forward(x + torch.randn_like(x))
+
+    model = Interrupted(5, 1)
+    before = streams()
+    with pytest.raises(KeyboardInterrupt):
+        ft.doctor(model, X, X[:, :1], optimizer=0.1)
+    assert streams() == before
+    assert not model._forward_hooks
+    assert not model._forward_pre_hooks
+
+
 def test_the_generator_of_a_loader_goes_on_as_before() -> None:
     own = torch.Generator().manual_seed(3)
     data = torch.utils.data.TensorDataset(X, X[:, :1])

@@ -128,9 +128,12 @@ def private_tensors(values: Any) -> Any:
 
 
 @contextmanager
-def kept_random_states(*generators: torch.Generator | None) -> Iterator[None]:
-    """Inside, the user's code may draw from any global stream, and from these generators; all go on as before."""
-    own = [(one, one.get_state()) for one in generators if one is not None]
+def kept_random_states(loader: Any = None) -> Iterator[None]:
+    """Inside, the user's code may draw from any global stream and a loader from its own; all go on as before."""
+    batches = getattr(loader, "batch_sampler", None)
+    drawing = (loader, batches, getattr(loader, "sampler", None), getattr(batches, "sampler", None))
+    generators = (getattr(one, "generator", None) for one in drawing)
+    own = [(one, one.get_state()) for one in generators if isinstance(one, torch.Generator)]
     of_python, of_numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 - the user's
     try:
         devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
@@ -182,8 +185,7 @@ def gathered(x: Any, y: Any, seed: Seed) -> Samples:
     elif whole:
         samples = _parted(bundle(tuple(x) if isinstance(x, list) else x))
     elif isinstance(x, Iterable) and not isinstance(x, str):
-        sampler = getattr(x, "sampler", None)
-        with kept_random_states(getattr(x, "generator", None), getattr(sampler, "generator", None)):
+        with kept_random_states(x):
             torch.manual_seed(integer(seed))  # loaders shuffle
             return _from_batches(x)
     else:
