@@ -122,6 +122,19 @@ def begin_pass(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any])
     return private_tensors(given), private_tensors(named)
 
 
+@contextmanager
+def showing_writes(model: nn.Module) -> Iterator[None]:
+    """Inside, the model gets its inputs themselves, so that it can be seen whether it writes into them."""
+    hooks = model._forward_pre_hooks
+    model._forward_pre_hooks = type(hooks)(
+        {key: hook for key, hook in hooks.items() if hook is not begin_pass}
+    )
+    try:
+        yield
+    finally:
+        model._forward_pre_hooks = hooks
+
+
 def private_tensors(values: Any) -> Any:
     """The same arguments with copies of their tensors, which may be written into."""
     return tree_map_only(Tensor, Tensor.clone, values)
