@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -81,14 +82,15 @@ def test_what_is_cut_is_named_with_the_budget_that_would_do(monkeypatch: pytest.
     assert found.to_dict()["budget"] == 30
 
 
-def test_the_verdict_does_not_depend_on_how_long_its_training_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_verdict_leaves_time_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     others = [MadeUp(f"look {number}", "?", Stage.NONE, takes(clock, 1)) for number in range(3)]
     found = timed(monkeypatch, clock, 30.0, *others, outcome(clock, 100))
-    assert found.outcome is not None
-    assert not found.examinations["outcome"].cut
-    assert clock.now == 100
-    assert found.headline.startswith("Mostly not examined: it was looked at (1 check; not looked at: look 0")
+    assert found.examinations["outcome"].cut
+    assert clock.now == 18 + 3
+    assert not found.healthy
+    # Nine seconds are left, but not for what was cut.
+    assert "outcome (too little of the 30 s was left for it, a budget of 60 s would do)" in found.headline
 
 
 def test_what_is_likely_to_take_too_long_leaves_the_time_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,7 +106,7 @@ def test_what_is_likely_to_take_too_long_leaves_the_time_to_others(monkeypatch: 
     assert found.examinations["long"].cut
     assert found.examinations["other"].skipped == "not for such models."
     assert clock.now == 11  # it was stopped after its first step
-    assert "a budget of 65 s would do" in found.headline
+    assert "too little of the 30 s was left for it, a budget of 65 s would do" in found.headline
 
 
 def test_where_nothing_is_learned_theory_leaves_time_for_trainings(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,21 +247,22 @@ def trained(monkeypatch: pytest.MonkeyPatch, heavy: bool) -> tuple[Diagnosis, li
     descend = short_training.descend
 
     def slow(*arguments: Any) -> float:
-        clock.now += 1
         steps.append(descend(*arguments))
+        clock.now += 1
         return steps[-1]
 
     monkeypatch.setattr(short_training, "descend", slow)
-    monkeypatch.setattr(examine, "is_heavy", lambda setup: heavy)
     for room in (outcome_room, short_training):
         monkeypatch.setattr(room, "is_heavy", lambda setup: heavy)
     return diagnose(setup(), chosen_checks("outcome"), Deadline(40.0, clock)), steps
 
 
-def test_the_training_of_a_small_model_comes_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_training_of_a_small_model_ends_with_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
     found, steps = trained(monkeypatch, heavy=False)
-    assert len(steps) == 300
-    assert not found.examinations["outcome"].cut
+    assert len(steps) == 24
+    assert found.outcome is not None
+    assert "after 24 steps, cut by the budget" in found.headline
+    assert "what stops it" not in found.headline  # nobody knows that anything does
 
 
 def test_the_training_of_a_large_model_is_judged_where_it_was_stopped(
@@ -272,5 +275,29 @@ def test_the_training_of_a_large_model_is_judged_where_it_was_stopped(
     assert found.examinations["outcome"].data is not None
     assert found.examinations["outcome"].data["record"].values[-1] == 24
     assert not any(key[0] == "course" for key in found.setup.known if isinstance(key, tuple))
-    with pytest.raises(OutOfTimeError, match="cannot be compared"), within(Deadline(0.0)):
+    with pytest.raises(OutOfTimeError), within(Deadline(0.0)):
         outcome_room.observe_briefly(found.setup)
+
+
+class Slow(nn.Linear):
+    """A model of which every pass takes a second of the clock."""
+
+    clock = Clock()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.clock.now += 1
+        return super().forward(x)
+
+
+@pytest.mark.parametrize("budget", [2.0, 8.0, 30.0, 150.0])
+def test_no_pass_begins_after_the_deadline(budget: float) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(60, 4)
+    made = examine.make_setup(Slow(4, 1), x, x[:, :1], examine.Training(optimizer=0.01, batch_size=10))
+    start = Slow.clock.now
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        found = diagnose(made, deadline=Deadline(budget, Slow.clock))
+    str(found)
+    assert Slow.clock.now - start <= budget + 2  # the last look at what the training has
+    assert "would do" in found.headline

@@ -301,7 +301,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a loss of that name": ({"loss": "mean"}, "unknown loss 'mean'"),
     "no loss": ({"loss": 3}, "loss is a int"),
-    "a loss of many numbers": ({"loss": lambda out, y: (out - y) ** 2}, "one finite number"),
+    "a loss of many numbers": ({"loss": lambda out, y: (out - y) ** 2}, "average it over the data"),
     "a rate of nan": ({"optimizer": math.nan}, "optimizer is nan"),
     "a negative rate": ({"optimizer": -0.1}, "optimizer is -0.1"),
     "a rate that is true": ({"optimizer": True}, "optimizer is True"),

@@ -121,10 +121,29 @@ def test_batches_come_in_many_forms() -> None:
     assert "first" in endless.notes[0]
 
 
+class Mean(nn.Linear):
+    """A model that takes sequences of any length."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.mean(1, keepdim=True))
+
+
 def test_batches_of_other_shapes_are_left_out_and_that_is_told() -> None:
-    setup = make_setup(network(), Padded(), training=RATE)
+    setup = make_setup(Mean(1, 1), Padded(), training=RATE)
     assert len(setup.task.x) == 16
-    assert "1 batches whose samples have other shapes" in setup.notes[0]
+    assert "1 batch was left out because of other shapes" in setup.notes[0]
+
+
+def squares(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+    return (model(batch[0]) - batch[1]).square().mean()
+
+
+@pytest.mark.parametrize("training", [RATE, Training(optimizer=0.05, step=squares)])
+def test_batches_that_end_a_training_are_refused(training: Training) -> None:
+    with pytest.raises(
+        InputError, match=r"not one of other shapes, 0 \(8, 3\), 1 \(8, 1\) \(RuntimeError: mat1"
+    ):
+        make_setup(network(), Padded(), training=training)
 
 
 def test_a_dict_without_targets_is_refused() -> None:
@@ -189,3 +208,83 @@ def test_several_inputs_calibrate_batch_normalisation() -> None:
 
     case = Case(make_setup(Normalised(), {"tokens": TOKENS, "numbers": X}, Y, RATE))
     assert float(case.model(case.task.x).detach().std()) == pytest.approx(1, rel=0.1)
+
+
+def raises(outputs: Tensor, targets: Tensor) -> Tensor:
+    raise ZeroDivisionError("division by zero")
+
+
+REFUSED = {
+    "checks are names": ({"checks": 3}, "checks is 3: give names"),
+    "only near names are suggested": ({"checks": ["nonsense"]}, "choose one of"),
+    "a schedule of nothing": ({"scheduler": lambda step: None}, "no factor for step 0"),
+    "a loss of complex numbers": (
+        {"loss": lambda out, y: (out - y).square().mean() * 1j},
+        "the loss returns a complex",
+    ),
+    "a loss of nothing": ({"loss": lambda out, y: None}, "the loss returns a NoneType"),
+    "a loss without a graph": (
+        {"loss": lambda out, y: 1.0},
+        "the loss returns a float: let it return a tensor",
+    ),
+    "a loss that is no number": (
+        {"loss": lambda out, y: out.mean() * torch.nan},
+        "the loss returns nan: look",
+    ),
+    "a loss that fails": ({"loss": raises}, "ZeroDivisionError: division by zero"),
+    "sparse inputs": ({"x": X.to_sparse()}, r"x is a sparse tensor: give x.to_dense\(\)"),
+    "neither fresh nor begun": ({"fresh": "x"}, "fresh is 'x': give True, False"),
+    "whole numbers for autocast": ({"autocast": torch.int8}, "autocast is torch.int8: give a type"),
+    "a budget in words": ({"budget": "soon"}, "budget is 'soon', which is no duration"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refusals_are_one_sentence(case: str) -> None:
+    options, message = REFUSED[case]
+    with pytest.raises(InputError, match=message):
+        ft.doctor(network(), **({"x": X, "y": Y, "optimizer": 0.05} | options))
+
+
+def test_a_budget_may_have_a_unit() -> None:
+    assert ft.doctor(network(), X, Y, optimizer=0.05, checks="samples", budget="2m").account.budget == 120
+
+
+class Failing(nn.Module):
+    """It fails at rest, or with outputs in complex numbers, or by a part that is none of its own."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.layers, self.how, self.outside = network(), how, (nn.BatchNorm1d(5),)
+        if how == "complex":
+            self.phase = nn.Parameter(torch.ones(1, dtype=torch.cfloat))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.how == "rest" and not self.training:
+            raise ZeroDivisionError("division by zero")
+        outputs: Tensor = self.layers(self.outside[0](x) if self.how == "outside" else x)
+        return outputs
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ("rest", r"does not take x of shape \(48, 5\) in evaluation mode \(ZeroDivisionError"),
+        ("outside", "not a single one .ValueError: Expected more than 1 value per channel"),
+        ("complex", "parameter phase is complex: keep its real and imaginary parts"),
+    ],
+)
+def test_models_that_cannot_be_examined_are_refused_in_one_sentence(how: str, message: str) -> None:
+    with pytest.raises((InputError, NotSupportedError), match=message):
+        ft.doctor(Failing(how), X, Y, optimizer=0.05)
+
+
+def test_sparse_adam_is_refused() -> None:
+    model = nn.EmbeddingBag(7, 1, sparse=True)
+    with pytest.raises(NotSupportedError, match="SparseAdam takes sparse gradients only"):
+        ft.doctor(model, TOKENS[:, None], Y, optimizer=torch.optim.SparseAdam(model.parameters()))
+
+
+def test_a_rate_is_chosen_within_the_budget() -> None:
+    with pytest.raises(InputError, match="no time to choose a learning rate"):
+        ft.doctor(network(), X, Y, budget=1e-9)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from foretrain.compare.bundle import Bundle, bundle, change_tensors, takes_bundles
-from foretrain.support.errors import InputError, NotSupportedError, unknown_name
+from foretrain.support.errors import InputError, NotSupportedError, error_text, unknown_name
 
 Loss = Callable[[Any, Any], Tensor]
 
@@ -103,12 +103,12 @@ def named_loss(loss: Loss | str | None) -> Loss | None:
     return loss
 
 
-def prepare(model: nn.Module, x: Any, y: Any, loss: Loss | str | None) -> Task:
+def prepare(model: nn.Module, x: Any, y: Any, loss: Loss | str | None, outputs: Tensor | None = None) -> Task:
     """Tensors in the model's precision; without a loss, cross-entropy for whole-number labels, else mean squares.
 
     Targets get the shape of the outputs where the loss is named or chosen here. A function that the user gave is
     called with what the user gave, as in a training of one's own, also where it broadcasts; only what it would refuse
-    gets the shape of the outputs too.
+    gets the shape of the outputs too. ``outputs`` are those for the first two samples, if known.
     """
     ours, loss = loss is None or isinstance(loss, str), named_loss(loss)
     like = next(model.parameters()).detach()
@@ -121,8 +121,9 @@ def prepare(model: nn.Module, x: Any, y: Any, loss: Loss | str | None) -> Task:
     inputs = change_tensors(
         inputs, lambda value: value.to(like.dtype) if value.is_floating_point() else value
     )
-    with torch.no_grad():
-        outputs = model(inputs[:2])
+    if outputs is None:
+        with torch.no_grad():
+            outputs = model(inputs[:2])
     if not isinstance(outputs, Tensor):
         raise InputError(
             f"the model returns a {type(outputs).__name__}: wrap it so that it returns a tensor."
@@ -156,8 +157,7 @@ def prepare(model: nn.Module, x: Any, y: Any, loss: Loss | str | None) -> Task:
                 "give y in the shape of the outputs."
             )
     task = Task(inputs, targets, loss, name, broadcast)
-    _check_value(task, model)
-    return task
+    return replace(task, loss=Careful(loss)) if _check_value(task, model) else task
 
 
 def _labels(targets: Tensor, outputs: Tensor) -> Tensor | None:
@@ -212,11 +212,24 @@ def sample_tensor(values: Any, name: str) -> Tensor:
         tensor = torch.as_tensor(values)
     except (TypeError, ValueError, RuntimeError):
         tensor = torch.tensor(0.0)
+    if tensor.layout is not torch.strided:
+        raise InputError(f"`{name}` is a sparse tensor: give {name}.to_dense().")
     if not tensor.ndim or tensor.is_complex():
         raise InputError(
             f"`{name}` is a {type(values).__name__}: give an array of real numbers with one entry for each sample."
         )
     return tensor.detach()
+
+
+@dataclass(frozen=True)
+class Careful:
+    """A loss that writes into what it is given: it gets copies."""
+
+    loss: Loss
+
+    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """As the loss itself."""
+        return self.loss(outputs.clone(), targets.clone())
 
 
 @dataclass(frozen=True)
@@ -269,18 +282,38 @@ def _adds_up(loss: Loss, outputs: Tensor, targets: Tensor) -> bool:
     return any(math.isclose(whole, share * (first + second), rel_tol=1e-5) for share in (0.5, 1.0))
 
 
-def _check_value(task: Task, model: nn.Module) -> None:
+def _check_value(task: Task, model: nn.Module) -> bool:
+    """Refuse a loss that cannot be trained with; whether it writes into what it is given."""
     task = task.taken(torch.arange(min(_TRIED, len(task.x))))
     with torch.no_grad():
         outputs = model(task.x)
         if not torch.isfinite(outputs).all():
             raise InputError("outputs of the model are infinite or not a number: look at its weights.")
+        before = outputs._version, task.y._version
         try:
             value = task.loss(outputs, task.y)
-        except (RuntimeError, ValueError, IndexError, TypeError) as error:
+        except Exception as error:  # whatever the user's loss stumbles over
             raise InputError(
                 f"the loss does not take outputs of shape {tuple(outputs.shape)} and y of shape "
-                f"{tuple(task.y.shape)} ({str(error).splitlines()[0]}): give y as the loss wants it."
+                f"{tuple(task.y.shape)} ({error_text(error)}): give y as the loss wants it."
             ) from error
-    if not isinstance(value, Tensor) or value.numel() != 1 or not torch.isfinite(value).all():
-        raise InputError("loss(model(x), y) must be one finite number: average it over the data.")
+    check_loss(value, "the loss")
+    return before != (outputs._version, task.y._version)
+
+
+def check_loss(value: Any, name: str) -> None:
+    """Refuse what a loss or a step has returned if it is not one finite real number in a tensor."""
+    if not isinstance(value, Tensor):
+        raise InputError(
+            f"{name} returns a {type(value).__name__}: let it return a tensor, from which gradients can be had."
+        )
+    if value.numel() != 1:
+        raise InputError(
+            f"{name} returns shape {tuple(value.shape)}: average it over the data, to one number."
+        )
+    if value.is_complex():
+        raise InputError(f"{name} returns a complex number: let it return a real one.")
+    if not torch.isfinite(value).all():
+        raise InputError(
+            f"{name} returns {float(value.detach()):g}: look at the weights of the model and the data."
+        )

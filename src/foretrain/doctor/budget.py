@@ -37,8 +37,10 @@ class Account:
         """Why something was not looked at, and what would have sufficed."""
         if self.interrupted:
             return "it was interrupted"
-        enough = duration_text(self.rounded)
-        return f"{duration_text(self.budget)} were not enough, a budget of {enough} would do"
+        budget, enough = duration_text(self.budget), duration_text(self.rounded)
+        if self.spent < self.budget:  # its part was over, or far less was left than it takes
+            return f"too little of the {budget} was left for it, a budget of {enough} would do"
+        return f"{budget} were not enough, a budget of {enough} would do"
 
     @property
     def rounded(self) -> float:

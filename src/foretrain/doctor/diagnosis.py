@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from foretrain.doctor.budget import Account
 from foretrain.doctor.checks import CHECKS
-from foretrain.doctor.finding import SCORE_GAIN, Examination, Finding, Severity, finite
+from foretrain.doctor.finding import SCORE_GAIN, Examination, Finding, Severity, finite, number_of
+from foretrain.doctor.intake import kept_random_states
 from foretrain.doctor.outcome import Outcome, outcome_of
 from foretrain.doctor.outcome_chart import outcome_chart
 from foretrain.doctor.proof import Proof, try_cure
@@ -107,14 +108,22 @@ class Diagnosis(Result):
         """The trainings without and with the cure of the cause; None where there is none that was seen to help."""
         if self.cause is None or self.cause[1].treatment is None or self.short_training is None:
             return None
+        if self.examinations[self.cause[0]].untried:
+            return None
         proof = try_cure(Case(self.setup), self.cause[1].treatment)
         return proof if proof.helps else None
 
     @property
     def healthy(self) -> bool:
-        """Whether it was seen to learn, and nothing critical and no warning was found."""
+        """Whether it was seen to learn, most was examined, and nothing critical and no warning was found."""
         seen = self.outcome is not None and self.outcome.severity is Severity.GOOD
-        return seen and not any(True for _ in self.complaints())
+        return seen and self._examined and not any(True for _ in self.complaints())
+
+    @property
+    def _examined(self) -> bool:
+        """Whether most checks were made, as far as they apply."""
+        left_out = sum(one.cut or one.failed for one in self.examinations.values())
+        return len(self.made) >= left_out and len(self.made) > _FEW * len(self.examinations)
 
     def complaints(self) -> Iterator[tuple[str, Finding]]:
         """What is critical or a warning, with the name of its check."""
@@ -131,7 +140,7 @@ class Diagnosis(Result):
             unseen.append("whether it learns")
         unseen = [f"not looked at, {'; '.join(unseen)}"] if unseen else []
         made = len(self.made)
-        return "; ".join([_count(made, "check"), *unseen, *([self.late] if self.late else [])])
+        return "; ".join([number_of(made, "check"), *unseen, *([self.late] if self.late else [])])
 
     @property
     def made(self) -> list[str]:
@@ -150,31 +159,36 @@ class Diagnosis(Result):
     @property
     def verdict(self) -> str:
         """What the training as given showed, in one sentence; empty where there was none."""
-        return self.outcome.answer().statement if self.short_training and self.outcome else ""
+        if self.outcome is None or (self.short_training is None and self.outcome.severity > Severity.WARNING):
+            return ""
+        return self.outcome.answer().statement
 
     @property
     def headline(self) -> str:
         """Whether it learns, what stops it, and what was not looked at."""
         complaints, cause, verdict = list(self.complaints()), self.cause, self.verdict
-        if not self.made:
+        if not self.made and not complaints:
             none = "None of the checks applies to this model: see why each was skipped."
             return f"Nothing was examined; {self.late}." if self.late else none
         if not complaints and not verdict:
             return f"Nothing was found that holds learning back ({self.coverage})."
         if not complaints:
-            left_out = sum(one.cut or one.failed for one in self.examinations.values())
-            most = len(self.made) >= left_out and len(self.made) > _FEW * len(self.examinations)
-            word = "Healthy" if most else "Mostly not examined"
+            word = "Healthy" if self._examined else "Mostly not examined"
             return f"{word}: {verdict[:1].lower()}{verdict[1:].rstrip('.')} ({self.coverage})."
+        if self.short_training is not None and not self.short_training.judged:
+            return f"{verdict.rstrip('.')} ({self.coverage})."
         if cause is None:
-            return f"{verdict.rstrip('.')}; what stops it was not found ({self.coverage})."
+            run = None if self.short_training is None else self.short_training.course
+            explained = run is None or run.error or run.unfinished
+            open_question = "" if explained else "; what stops it was not found"
+            return f"{verdict.rstrip('.')}{open_question} ({self.coverage})."
         title = cause[1].answer().statement
         late = f" ({self.late})" if self.late else ""
         if "outcome" in dict(complaints):
             return f"{verdict} Cause: {title.rstrip('.')}{late}."
         severities = [finding.severity for _, finding in complaints]
         counts = [
-            _count(severities.count(severity), word)
+            number_of(severities.count(severity), word)
             for severity, word in ((Severity.CRITICAL, "critical finding"), (Severity.WARNING, "warning"))
             if severity in severities
         ]
@@ -211,14 +225,16 @@ class Diagnosis(Result):
         from foretrain.doctor.treatment import make_plan
 
         if "_plan" not in self.__dict__:
-            self.__dict__["_plan"] = make_plan(self, self.account.budget if seconds is None else seconds)
+            with kept_random_states():
+                self.__dict__["_plan"] = make_plan(self, self.account.budget if seconds is None else seconds)
         return self._plan
 
     def verify(self, steps: int = 200, *, seconds: float = 60.0) -> Verification:
         """Train the network as given and as treated for some steps (or so many seconds), with the same batches."""
         from foretrain.doctor.verification import verify
 
-        return verify(self.plan(), steps, seconds=seconds)
+        with kept_random_states():
+            return verify(self.plan(), steps, seconds=seconds)
 
     def to_dataset(self) -> xarray.Dataset:
         """All measurements in one dataset; names and axes have the check in front, as in "inputs.scale"."""
@@ -258,12 +274,13 @@ class Diagnosis(Result):
         parts += self.other_cards(*treated)
         skipped = [f"skipped: {name}: {one.skipped}" for name, one in self._checks() if one.skipped]
         parts += ["\n".join(skipped)] if skipped else []
-        batch = "all samples" if setup.batch_size is None else f"{setup.batch_size} samples"
+        batch = "all samples" if setup.batch_size is None else number_of(setup.batch_size, "sample")
         chosen = " (chosen by the doctor)" if setup.recipe.chosen else ""
         state = "" if setup.fresh else " Training has begun."
         parts.append(
-            f"{type(setup.model).__name__} with {setup.trained_parameters} parameters on {len(setup.task.x)} "
-            f"samples: {setup.task.loss_name}, {setup.recipe}{chosen}, {batch} in a step.{state}"
+            f"{type(setup.model).__name__} with {number_of(setup.trained_parameters, 'parameter')} on "
+            f"{number_of(len(setup.task.x), 'sample')}: {setup.task.loss_name}, {setup.recipe}{chosen}, "
+            f"{batch} in a step.{state}"
         )
         parts += [self.figure] if self.short_training is None else []
         critical = any(finding.severity is Severity.CRITICAL for finding in self.findings)
@@ -368,7 +385,3 @@ class Diagnosis(Result):
                 for name, one in self._checks()
             },
         }
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number} {word}{'' if number == 1 else 's'}"

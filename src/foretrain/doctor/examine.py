@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -25,25 +26,44 @@ from foretrain.doctor.intake import (
     fitted_task,
     gathered,
     is_trainer,
+    kept_random_states,
     private_copy,
     samples_first,
     summed_over_steps,
 )
 from foretrain.doctor.proof import prove, spare
-from foretrain.doctor.setup import Case, Recipe, Schedule, Setup, descent, recipe_of, suited_threads
-from foretrain.doctor.short_training import is_heavy
+from foretrain.doctor.setup import (
+    ONLY_STEPS,
+    Case,
+    Recipe,
+    Schedule,
+    Setup,
+    descent,
+    recipe_of,
+    suited_threads,
+    work_of,
+)
 from foretrain.doctor.stability import with_chosen_rate
 from foretrain.doctor.step_task import Step, fitted_step_task, own_loss, training_step, user_step
-from foretrain.doctor.trials import shortened_trials
+from foretrain.doctor.trials import descend, shortened_trials
 from foretrain.support.arguments import positive, whole_number
-from foretrain.support.errors import ForetrainError, InputError, NotSupportedError, unknown_name
-from foretrain.support.progress import Deadline, OutOfTimeError, Progress, patient_clock, stop_if_late, within
+from foretrain.support.errors import ForetrainError, InputError, NotSupportedError, error_text, unknown_name
+from foretrain.support.progress import (
+    Deadline,
+    OutOfTimeError,
+    Progress,
+    parse_duration,
+    patient_clock,
+    stop_if_late,
+    within,
+)
 from foretrain.support.seeds import Seed, integer
 from foretrain.support.user_warnings import warn_user
 
 _CUT = Examination(skipped="there was no time for it.", cut=True)
 _FIRST = 0.6  # of the time, that may be over before there is time for what comes later
 _FAR_TOO_LONG = 2.0  # times what is left: a check that is likely to take longer leaves the time to others
+_TELLING = 5.0  # steps from which on the time of a training tells that of a step
 _GLANCE = 0.02  # of the time, that it may take all the same
 BRIEF_STEPS = 300  # of the trainings that prove one finding, about
 
@@ -86,8 +106,13 @@ class Training:
             value = getattr(self, name)
             if value is not None:
                 positive(name, value)
-        if self.autocast is not None and not isinstance(self.autocast, torch.dtype):
-            raise InputError(f"autocast is {self.autocast!r}: give a type of torch, such as torch.bfloat16.")
+        kind = self.autocast
+        if kind is not None and not (isinstance(kind, torch.dtype) and kind.is_floating_point):
+            raise InputError(
+                f"`autocast` is {kind!r}: give a type of torch for real numbers, such as torch.bfloat16."
+            )
+        if self.fresh not in (None, True, False):
+            raise InputError(f"`fresh` is {self.fresh!r}: give True, False, or leave it out.")
         return replace(
             recipe,
             chosen=chosen,
@@ -115,7 +140,7 @@ def doctor(
     output: Output = None,
     fresh: bool | None = None,
     checks: Iterable[str] | str | None = None,
-    budget: float | None = None,
+    budget: float | str | None = None,
     seed: Seed = 0,
 ) -> Diagnosis:
     """Say what will hold back the learning of a fresh or half-trained network, and what to do about it.
@@ -161,8 +186,9 @@ def doctor(
         Names of those to make, by default all.
     budget
         Seconds that all of it may take, by default 30 for models of up to a million parameters and 120 for ten
-        million, not counting what other work on a busy machine takes. The training that shows whether the network
-        learns is made in any case; of the rest, what is not reached is named. Ctrl-C ends it as well.
+        million, not counting what other work on a busy machine takes; also a text such as "2m". The training that
+        shows whether the network learns comes first and ends with the steps it has made; what is not reached is
+        named. Ctrl-C ends it as well.
 
     Examples
     --------
@@ -173,6 +199,8 @@ def doctor(
     ['inputs']
     """
     chosen = chosen_checks(checks)
+    if isinstance(budget, str):
+        budget = parse_duration(budget, "`budget`")
     if budget is not None and not (isinstance(budget, int | float) and budget > 0):
         raise InputError(f"`budget` is {budget!r}: give a positive number of seconds.")
     clock = patient_clock() if budget is None else time.monotonic
@@ -191,9 +219,10 @@ def doctor(
         autocast=autocast,
         scheduler=scheduler,
     )
-    setup = make_setup(model, x, y, training)
-    seconds = default_budget(setup.trained_parameters) if budget is None else float(budget)
-    return diagnose(setup, chosen, Deadline(seconds, clock, start))
+    with kept_random_states():
+        setup = make_setup(model, x, y, training, None if budget is None else Deadline(budget, clock, start))
+        seconds = default_budget(setup.trained_parameters) if budget is None else float(budget)
+        return diagnose(setup, chosen, Deadline(seconds, clock, start))
 
 
 def diagnose(setup: Setup, checks: Iterable[Check] = CHECKS, deadline: Deadline | None = None) -> Diagnosis:
@@ -214,21 +243,24 @@ def diagnose(setup: Setup, checks: Iterable[Check] = CHECKS, deadline: Deadline 
         nonlocal step_seconds
         bar.describe(f"looking at {check.name} ({len(examinations) + 1} of {len(asked)})")
         start, likely = deadline.spent, check.steps * step_seconds
-        if likely > _FAR_TOO_LONG * limit.left:  # it may still be told at once that it does not apply
+        if (
+            check.effort is not Effort.OUTCOME and likely > _FAR_TOO_LONG * limit.left
+        ):  # it may still be told at once that it does not apply
             limit = replace(limit, seconds=min(limit.seconds, start + _GLANCE * limit.seconds))
         one = look(case, check, limit)
         took, examinations[check.name] = deadline.spent - start, one
         if one.cut:
-            cut_seconds.append(max(likely, 2 * took))
+            work_of(setup)  # a step takes at least as long as the pass by which it was counted
+            cut_seconds.append(max(likely, check.steps * setup.known["pass seconds"], 2 * took))
         if check.effort is Effort.OUTCOME and one.worst is not None:
-            step_seconds = took / max(1.0, one.worst.numbers.get("steps", 1.0))
+            step_seconds = took / max(_TELLING, one.worst.numbers.get("steps", 1.0))
         bar.advance()
 
     try:
         with bar:
             looks = [check for check in asked if check.effort < Effort.TRAINING]
             for check in looks:
-                take(check, _limit(case, check, examinations, deadline))
+                take(check, _limit(check, examinations, deadline))
             for check in looks:
                 bar.describe(f"trying what {check.name} advises")
                 examinations[check.name] = tried(case, check, examinations[check.name], deadline)
@@ -245,13 +277,13 @@ def diagnose(setup: Setup, checks: Iterable[Check] = CHECKS, deadline: Deadline 
     return Diagnosis(setup, {check.name: examinations[check.name] for check in registered}, account)
 
 
-def _limit(case: Case, check: Check, known: Mapping[str, Examination], deadline: Deadline) -> Deadline:
-    """What a check may take: nothing cuts the outcome, whose work is counted, unless the model is large.
+def _limit(check: Check, known: Mapping[str, Examination], deadline: Deadline) -> Deadline:
+    """What a check may take: the outcome leaves some time to the others, and theory to trainings in other ways.
 
-    Where the outcome is bad, theory leaves some time to train in other ways.
+    The latter only where the outcome is bad.
     """
     if check.effort is Effort.OUTCOME:
-        return replace(deadline, seconds=_FIRST * deadline.seconds if is_heavy(case.setup) else math.inf)
+        return replace(deadline, seconds=_FIRST * deadline.seconds)
     outcome = known["outcome"].worst if "outcome" in known else None
     if check.effort is not Effort.THEORY or outcome is None or outcome.severity is Severity.GOOD:
         return deadline
@@ -271,13 +303,30 @@ def look(case: Case, check: Check, deadline: Deadline) -> Examination:
             return check.function(case)
     except OutOfTimeError:
         return _CUT
-    except (ForetrainError, MemoryError) as error:
+    except ForetrainError as error:
         return Examination(skipped=str(error))
     except NotImplementedError as error:
         return Examination(skipped=f"torch lacks a derivative that this check needs ({first_line(error)}).")
     except Exception as error:  # one check that fails on an unusual model must not hide what the others found
+        if case.setup.batch_size is not None and not case.setup.known.get(ONLY_STEPS):
+            case.setup.known[ONLY_STEPS] = True  # a model may take as many samples as a step has, and no more
+            again = look(Case(case.setup), check, deadline)
+            case.setup.known[ONLY_STEPS] = not again.failed
+            return again
+        failure = _step_failure(case.setup) if check.effort is Effort.OUTCOME else ""
+        if failure:
+            finding = Finding(
+                Severity.CRITICAL,
+                f"It cannot be trained: {failure}.",
+                "The first step of the training ended with this error.",
+                "measured: a step of the training as given",
+                "Mend what the message says: the model takes a few samples at rest, but no step of training.",
+            )
+            return Examination((finding,), failed=True)
+        if isinstance(error, MemoryError):
+            return Examination(skipped=f"the memory does not suffice ({first_line(error)}).")
         # Told as a note and as a warning: what was not looked at must not pass for healthy.
-        reason = f"This check failed on this model ({type(error).__name__}: {first_line(error)})"
+        reason = f"This check failed on this model ({error_text(error)})"
         warn_user(f"{check.name}: {reason}.", RuntimeWarning)
         note = Finding(
             Severity.NOTE,
@@ -289,6 +338,17 @@ def look(case: Case, check: Check, deadline: Deadline) -> Examination:
         return Examination((note,), failed=True)
 
 
+def _step_failure(setup: Setup) -> str:
+    """How the first step of a training fails; empty where it does not."""
+    model = copy.deepcopy(setup.model).train()
+    size = min(setup.batch_size or len(setup.task.x), len(setup.task.x))
+    try:
+        descend(setup.recipe.build(model), model, setup.task.taken(torch.arange(size)))
+    except Exception as error:  # whatever the user's model stumbles over
+        return error_text(error)
+    return ""
+
+
 def tried(case: Case, check: Check, examination: Examination, deadline: Deadline) -> Examination:
     """The same after its cures were tried, as far as there is time for it."""
     try:
@@ -297,16 +357,22 @@ def tried(case: Case, check: Check, examination: Examination, deadline: Deadline
     except OutOfTimeError:
         return replace(examination, untried=True)
     except Exception as error:
-        warn_user(
-            f"{check.name}: its advice could not be tried on this model ({type(error).__name__}: "
-            f"{first_line(error)}).",
-            RuntimeWarning,
-        )
-        return replace(examination, untried=True)
+        if any(finding.treatment is not None for finding in examination.findings):
+            warn_user(
+                f"{check.name}: its advice could not be tried on this model ({error_text(error)}).",
+                RuntimeWarning,
+            )
+        return examination
 
 
-def make_setup(model: Any, x: Any = None, y: Any = None, training: Training = Training()) -> Setup:
-    """What is trained and how, checked and copied."""
+def make_setup(
+    model: Any,
+    x: Any = None,
+    y: Any = None,
+    training: Training = Training(),
+    deadline: Deadline | None = None,
+) -> Setup:
+    """What is trained and how, checked and copied; a rate must be chosen before the deadline."""
     model = bare_model(model)
     if is_trainer(model):
         parts = trainer_parts(model)
@@ -354,10 +420,21 @@ def make_setup(model: Any, x: Any = None, y: Any = None, training: Training = Tr
         counts = [value for name, value in model.named_buffers() if name.endswith("num_batches_tracked")]
         fresh = not stepped and not any(int(count) > 0 for count in counts)
     setup = Setup(private, task, recipe, size, seed, fresh, samples.notes, in_order=samples.in_order)
-    setup = replace(setup, notes=(*setup.notes, *shortened_trials(setup)))
+    try:
+        setup = replace(setup, notes=(*setup.notes, *shortened_trials(setup)))
+    except Exception as error:  # whatever the user's model stumbles over
+        raise InputError(
+            f"the model takes several samples at rest, but not a single one ({error_text(error)}): let it answer "
+            "each sample by itself in evaluation mode, into which only parts of the model are put."
+        ) from error
     if recipe.chosen:
         try:
-            return with_chosen_rate(setup)
+            with within(deadline or Deadline(default_budget(setup.trained_parameters), patient_clock())):
+                return with_chosen_rate(setup)
+        except OutOfTimeError as error:
+            raise InputError(
+                "there was no time to choose a learning rate: give `optimizer=`, or a larger `budget`."
+            ) from error
         except NotImplementedError as error:  # layers of which torch has no second derivative
             raise NotSupportedError(
                 f"no rate can be chosen for this model ({first_line(error)}): give `optimizer=`."
@@ -377,6 +454,8 @@ def chosen_checks(names: Iterable[str] | str | None) -> tuple[Check, ...]:
     """By their names (also as one text with commas), in the order of the registry; None means all."""
     if names is None:
         return CHECKS
+    if not isinstance(names, Iterable):
+        raise InputError(f"`checks` is {names!r}: give names of checks, as in checks=['outcome', 'loss'].")
     asked = [part.strip() for part in names.split(",")] if isinstance(names, str) else list(names)
     known = {check.name: check for check in CHECKS}
     for name in asked:

@@ -144,6 +144,17 @@ def finite(value: float) -> float | None:
     return float(value) if math.isfinite(value) else None
 
 
+def number_of(count: int, word: str, several: str = "") -> str:
+    """A number with its noun: "1 layer", "3 layers"."""
+    return f"{count} {word if count == 1 else several or f'{word}s'}"
+
+
+def all_of(count: int, word: str, several: str = "") -> str:
+    """All of so many: "the only layer", "both layers", "all 3 layers"."""
+    named = number_of(count, word, several)
+    return f"the only {word}" if count == 1 else f"both {named[2:]}" if count == 2 else f"all {named}"
+
+
 def counted(steps: float) -> str:
     """Numbers of steps, two digits of which are all that a forecast knows: "25", "1,300", "2 x 10^8"."""
     if not steps < 10**_FARTHEST:

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from foretrain.doctor.intake import bare_model, first_line
+from foretrain.doctor.intake import bare_model
 from foretrain.doctor.step_task import Step
-from foretrain.support.errors import InputError, NotSupportedError
+from foretrain.support.errors import InputError, NotSupportedError, error_text
 
 
 class Configured(NamedTuple):
@@ -30,9 +30,7 @@ def configured_optimizer(model: Any) -> Configured:
     try:
         given = model.configure_optimizers()
     except Exception as error:  # most often it asks for a trainer, which there is not
-        raise InputError(
-            f"configure_optimizers failed ({type(error).__name__}: {first_line(error)}): give `optimizer=`."
-        ) from error
+        raise InputError(f"configure_optimizers failed ({error_text(error)}): give `optimizer=`.") from error
     schedulers: Any = None
     if isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], Sequence):
         given, schedulers = given

@@ -7,6 +7,7 @@ Another hook takes bundles of several input tensors apart, so that ``model(task.
 from __future__ import annotations
 
 import copy
+import random
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
 from foretrain.compare.bundle import Bundle, bundle, change_tensors, shape_text, unpack_bundles
 from foretrain.compare.task import (
@@ -29,7 +31,8 @@ from foretrain.compare.task import (
 )
 from foretrain.empirical.models.arguments import leaves, mapped
 from foretrain.empirical.models.model import entry_of
-from foretrain.support.errors import InputError, NotSupportedError
+from foretrain.support.errors import InputError, NotSupportedError, error_text
+from foretrain.support.progress import stop_if_late
 from foretrain.support.seeds import Seed, integer, torch_generator
 
 Output = str | int | None
@@ -39,7 +42,6 @@ _MOST_NUMBERS = 2**22  # in all inputs together, so that activations of all samp
 _MOST_BATCHES = 4096  # of a loader, in search of some that fit together
 _USUAL_BATCH = 32  # samples of a dataset that comes without a loader
 _TARGETS = ("labels", "label", "targets", "target", "y")  # what dicts call them
-FAILURES = (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError, AssertionError)
 _TRAINER = ("model", "args", "compute_loss", "get_train_dataloader", "create_optimizer", "create_scheduler")
 _SEQUENCE_MODULES = (nn.RNNBase, nn.TransformerEncoder, nn.TransformerEncoderLayer)
 
@@ -61,6 +63,7 @@ class Samples:
     notes: tuple[str, ...] = ()  # what was left out
     total: int = 0  # with what was left out, if more than here
     in_order: bool = False  # whether they come in the same order in every epoch
+    unlike: Bundle | None = None  # a batch that was left out because its samples have other shapes
 
     def taken(self, places: Tensor) -> Samples:
         """Some of them."""
@@ -102,12 +105,59 @@ def private_copy(model: Any) -> nn.Module:
     _check_parameters(model)
     try:
         private = copy.deepcopy(model)
-    except FAILURES as error:
+    except Exception as error:  # whatever the user's model stumbles over
         raise InputError(
             f"the model cannot be copied ({first_line(error)}): keep no tensors of earlier passes in it."
         ) from error
+    for part in private.modules():
+        if isinstance(part, nn.Embedding | nn.EmbeddingBag):
+            part.sparse = False  # gradients have the same values, and can be measured
     unpack_bundles(private)
+    private.register_forward_pre_hook(begin_pass, with_kwargs=True)
     return private
+
+
+def begin_pass(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    """A forward pre-hook: no pass begins after the deadline, and what a model writes into is a copy of the data."""
+    stop_if_late()
+    return private_tensors(given), private_tensors(named)
+
+
+@contextmanager
+def showing_writes(model: nn.Module) -> Iterator[None]:
+    """Inside, the model gets its inputs themselves, so that it can be seen whether it writes into them."""
+    hooks = model._forward_pre_hooks
+    model._forward_pre_hooks = type(hooks)(
+        {key: hook for key, hook in hooks.items() if hook is not begin_pass}
+    )
+    try:
+        yield
+    finally:
+        model._forward_pre_hooks = hooks
+
+
+def private_tensors(values: Any) -> Any:
+    """The same arguments with copies of their tensors, which may be written into."""
+    return tree_map_only(Tensor, Tensor.clone, values)
+
+
+@contextmanager
+def kept_random_states(loader: Any = None) -> Iterator[None]:
+    """Inside, the user's code may draw from any global stream and a loader from its own; all go on as before."""
+    batches = getattr(loader, "batch_sampler", None)
+    drawing = (loader, batches, getattr(loader, "sampler", None), getattr(batches, "sampler", None))
+    generators = (getattr(one, "generator", None) for one in drawing)
+    own = [(one, one.get_state()) for one in generators if isinstance(one, torch.Generator)]
+    of_python, of_numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 - the user's
+    try:
+        devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        with torch.random.fork_rng(devices=range(devices)):
+            yield
+    finally:
+        random.setstate(of_python)
+        np.random.set_state(of_numpy)  # noqa: NPY002
+        for one, state in own:
+            one.set_state(state)
 
 
 def _check_parameters(model: nn.Module) -> None:
@@ -121,6 +171,10 @@ def _check_parameters(model: nn.Module) -> None:
     if len(devices) > 1:
         raise InputError(f"the model is on {', '.join(sorted(devices))}: put all of it on one device.")
     for name, parameter in parameters:
+        if parameter.is_complex():
+            raise NotSupportedError(
+                f"parameter {name} is complex: keep its real and imaginary parts as two real parameters."
+            )
         if not torch.isfinite(parameter.detach()).all():
             raise InputError(f"parameter {name} has values that are infinite or not a number: mend them.")
     if not any(parameter.requires_grad for _, parameter in parameters):
@@ -146,8 +200,8 @@ def gathered(x: Any, y: Any, seed: Seed) -> Samples:
     elif whole:
         samples = _parted(bundle(tuple(x) if isinstance(x, list) else x))
     elif isinstance(x, Iterable) and not isinstance(x, str):
-        with torch.random.fork_rng(devices=[]):  # loaders shuffle
-            torch.manual_seed(integer(seed))
+        with kept_random_states(x):
+            torch.manual_seed(integer(seed))  # loaders shuffle
             sampler = getattr(x, "sampler", None)
             in_order = isinstance(x, list) or isinstance(sampler, torch.utils.data.SequentialSampler)
             return replace(_from_batches(x), in_order=in_order and not made)
@@ -155,7 +209,7 @@ def gathered(x: Any, y: Any, seed: Seed) -> Samples:
         raise InputError("`y` is missing: give the targets, or as x a DataLoader of (x, y) pairs.")
     most = _most(samples.batch)
     if len(samples.batch) <= most:
-        return samples
+        return samples.taken(torch.arange(len(samples.batch)))  # a copy: the user's data stay as they are
     order = torch.randperm(len(samples.batch), generator=torch_generator(seed))[:most].sort().values
     note = f"{most} of {len(samples.batch)} samples were looked at, drawn by the seed."
     return replace(samples.taken(order), notes=(note,), total=len(samples.batch))
@@ -168,7 +222,7 @@ def _is_pair(x: Any) -> bool:
 
 def _from_batches(batches: Iterable[Any]) -> Samples:
     """Batches one after the other, as long as there is room, without those whose samples have other shapes."""
-    kept, count, more, others = list[Bundle](), 0, False, 0
+    kept, count, more, others, unlike = list[Bundle](), 0, False, 0, None
     for given in islice(batches, _MOST_BATCHES):
         if kept and count >= _most(kept[0]):
             more = True
@@ -177,7 +231,7 @@ def _from_batches(batches: Iterable[Any]) -> Samples:
             raise InputError(f"a batch is a {type(given).__name__} without tensors: give batches of tensors.")
         batch = bundle(tuple(given) if isinstance(given, list) else given)
         if kept and _shapes(batch) != _shapes(kept[0]):
-            others += 1
+            others, unlike = others + 1, unlike or batch
             continue
         kept.append(batch)
         count += len(batch)
@@ -192,11 +246,21 @@ def _from_batches(batches: Iterable[Any]) -> Samples:
     if more:
         notes.append(f"The first {count} samples of the loader were looked at.")
     if others:
+        which = "1 batch was" if others == 1 else f"{others} batches were"
         notes.append(
-            f"{others} batches whose samples have other shapes than those of the first were left out: pad them to "
-            "one size for a look at all."
+            f"{which} left out because of other shapes of samples than in the first: pad them to one size for a look "
+            "at all."
         )
-    return replace(samples, batch_size=size if size < count or others else None, notes=tuple(notes))
+    size_of_step = size if size < count or others else None
+    return replace(samples, batch_size=size_of_step, notes=tuple(notes), unlike=unlike)
+
+
+def refused_batch(batch: Bundle, error: Exception) -> InputError:
+    """For a batch of other shapes than the first, where a training would end."""
+    return InputError(
+        f"the model takes the first batch, but not one of other shapes, {shape_text(batch)} ({error_text(error)}): "
+        "give batches whose samples have one shape."
+    )
 
 
 def _shapes(batch: Bundle) -> list[Any]:
@@ -282,12 +346,16 @@ def fitted_task(model: nn.Module, samples: Samples, loss: Loss | str | None, out
     choice = OutputChoice(output)
     choose_output(trial, choice)
     like = next(trial.parameters())
-    inputs = change_tensors(
-        samples.x.to(like.device), lambda value: value.to(like.dtype) if value.is_floating_point() else value
-    )
-    inputs = _taken(trial, inputs, like)
-    with torch.no_grad():
-        outputs = trial(inputs[:2])
+
+    def in_precision(value: Tensor) -> Tensor:
+        return value.to(like.dtype) if value.is_floating_point() else value
+
+    inputs = change_tensors(samples.x.to(like.device), in_precision)
+    inputs, outputs = _taken(trial, inputs, like)
+    if outputs.is_complex():
+        raise InputError(
+            "the model returns complex numbers: let it return real ones, such as their absolute value."
+        )
     if not outputs.is_floating_point():
         raise InputError(
             f"the model returns {outputs.dtype}: let it return real numbers, before any argmax or rounding."
@@ -305,11 +373,18 @@ def fitted_task(model: nn.Module, samples: Samples, loss: Loss | str | None, out
     if wants_classes and has_classes_last(outputs, samples.y):
         choice = replace(choice, classes_last=True)
         choose_output(trial, choice)
+        outputs = choice(trial, (), outputs)
     choose_output(model, choice)
-    task = prepare(trial, inputs, samples.y, loss)
+    task = prepare(trial, inputs, samples.y, loss, outputs)
+    if samples.unlike is not None:
+        other = with_targets(_parted(samples.unlike.to(like.device)))
+        try:
+            with torch.no_grad():
+                trial(change_tensors(other.x, in_precision)[:2])
+        except Exception as error:  # whatever the user's model stumbles over
+            raise refused_batch(samples.unlike, error) from error
     if task.loss is nn.functional.cross_entropy and not callable(loss):
-        with torch.no_grad():
-            _check_classes(trial(inputs[:2]), task.y)
+        _check_classes(outputs, task.y)
     return task
 
 
@@ -334,8 +409,11 @@ def _check_classes(outputs: Tensor, y: Tensor) -> None:
         )
 
 
-def _taken(model: nn.Module, inputs: Tensor | Bundle, like: Tensor) -> Tensor | Bundle:
-    """The inputs as the model takes them: whole numbers become real ones where it does not take whole ones."""
+def _taken(model: nn.Module, inputs: Tensor | Bundle, like: Tensor) -> tuple[Tensor | Bundle, Tensor]:
+    """The inputs as the model takes them, and what it returns for the first two.
+
+    Whole numbers become real ones where it does not take whole ones.
+    """
 
     def with_whole(kind: torch.dtype) -> Tensor | Bundle:
         return change_tensors(inputs, lambda value: value if value.is_floating_point() else value.to(kind))
@@ -344,16 +422,14 @@ def _taken(model: nn.Module, inputs: Tensor | Bundle, like: Tensor) -> Tensor | 
     for candidate in (inputs, with_whole(torch.long), with_whole(like.dtype)):
         try:
             with torch.no_grad():
-                model(candidate[:2])
+                return candidate, model(candidate[:2])
         except InputError:
             raise
-        except FAILURES as error:
+        except Exception as error:  # whatever the user's model stumbles over
             failure = failure or error
-            continue
-        return candidate
     assert failure is not None
     raise InputError(
-        f"the model does not take x of shape {shape_text(inputs)} ({first_line(failure)}): "
+        f"the model does not take x of shape {shape_text(inputs)} in evaluation mode ({error_text(failure)}): "
         "check the data or the model."
     ) from failure
 

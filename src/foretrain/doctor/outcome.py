@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from foretrain.doctor.baselines import (
     Baseline,
 )
+from foretrain.doctor.finding import number_of
 from foretrain.doctor.outcome_chart import loss_chart, outcome_chart
 from foretrain.doctor.setup import (
     Case,
@@ -125,7 +126,13 @@ class Outcome(Result):
 
     @cached_property
     def status(self) -> Status:
-        """The verdict."""
+        """The verdict; a training that was cut early may show that it learns, but not that it does not."""
+        verdict = self._verdict
+        cut = self.course.unfinished and not (self.course.error or self.course.diverged)
+        return Status.UNSEEN if cut and verdict is not Status.LEARNS else verdict
+
+    @property
+    def _verdict(self) -> Status:
         course = self.course
         if course.error:
             return Status.FAILS
@@ -193,6 +200,11 @@ class Outcome(Result):
         return self.gain[0] > _NEAR * (self.best.score - self.bench.baselines[0].score)
 
     @property
+    def judged(self) -> bool:
+        """Whether good answers can be told from a constant: not where there is a single sample with one."""
+        return self.status is not Status.UNSEEN or self.apart or self.course.scores.shape[1:] != (1,)
+
+    @property
     def at_ease(self) -> bool:
         """Whether it was seen to learn within the first, short training: nothing holds it back."""
         return self.learns and self.arrived and not self.longer
@@ -212,7 +224,7 @@ class Outcome(Result):
         """Losses and scores, in one sentence."""
         course = self.course
         where = "on samples held out" if self.apart else "on the training samples (too few to hold any out)"
-        steps = f"in {len(course.losses)} steps of {self.batch} samples"
+        steps = f"in {number_of(len(course.losses), 'step')} of {number_of(self.batch, 'sample')}"
         if course.error:
             return f"Training stopped with an error: {course.error.rstrip('.')}."
         if course.diverged:
@@ -234,7 +246,7 @@ class Outcome(Result):
         """The verdict in words."""
         status, course = self.status, self.course
         name = self.bench.judge.measure.name if self.bench.judge else "loss"
-        steps = f"{len(course.losses)} steps"
+        steps = course.length
         beside = ""
         if self.scored:
             rival = self.best or self.bench.baselines[0]
@@ -243,6 +255,8 @@ class Outcome(Result):
             beside = (
                 f"{name} {_shown(score)} after {steps}{moving}, where {rival.name} has {_shown(rival.score)}"
             )
+        if not self.judged:
+            return "One sample cannot be judged: a constant answers it as well as a network that has learned."
         match status:
             case Status.LEARNS:
                 said = beside or f"in {steps} the loss fell to {course.end:.3g}, {self._reference}"
@@ -262,7 +276,7 @@ class Outcome(Result):
                 return f"It was not seen to learn: {said}."
             case Status.DIVERGES:
                 return f"Training diverges: after {steps} the loss has left all bounds."
-        return f"It cannot be trained as given: {course.error}."
+        return f"It cannot be trained: {course.error}."
 
     def answer(self) -> Answer:
         """The verdict, the table of baselines and the curve."""
@@ -320,7 +334,14 @@ def observe(setup: Setup, seconds: float = 2.5) -> Outcome:
     slow = (
         outcome.status in (Status.LESS, Status.STALLS, Status.UNSEEN, Status.NOTHING) or not outcome.arrived
     )
-    return _observe(setup, seconds, LONGER) if slow else outcome
+    if not slow or outcome.course.stopped:
+        return outcome
+    try:
+        longer = _observe(setup, seconds, LONGER)
+    except OutOfTimeError:
+        return outcome
+    cut_short = longer.course.stopped and len(longer.course.losses) <= len(outcome.course.losses)
+    return outcome if cut_short else longer
 
 
 def observe_briefly(setup: Setup) -> Outcome:
@@ -336,6 +357,8 @@ def learned_by_heart(case: Case) -> float:
     """What part of the loss of a few samples goes away when the network is trained on them alone."""
     few = case.task.taken(torch.arange(min(_FEW, len(case.task.x))))
     run = train(replace(case.setup, task=few, batch_size=None, known={}), case.setup.training_seconds)
+    if run.stopped:
+        raise OutOfTimeError("a training that was stopped does not tell what can be learned by heart.")
     if run.error or run.diverged:
         return 0.0
     best = constant_loss(replace(case.setup, task=few, known={}))
@@ -345,8 +368,13 @@ def learned_by_heart(case: Case) -> float:
 
 @once
 def outcome_of(case: Case) -> Outcome:
-    """Of the network as it is, observed once."""
-    return observe(case.setup, case.setup.training_seconds)
+    """Of the network as it is, observed once for each recipe."""
+    setup = case.setup
+    known, key = setup.known, ("outcome", repr(setup.recipe), setup.batch_size, setup.training_seconds)
+    if key not in known:
+        known[key] = observe(setup, setup.training_seconds)
+    outcome: Outcome = known[key]
+    return outcome
 
 
 def _observe(setup: Setup, seconds: float, longer: int) -> Outcome:

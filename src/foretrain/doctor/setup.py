@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import copy
 import math
+import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -25,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from foretrain.compare.task import Task
-from foretrain.doctor.intake import without_choice
+from foretrain.doctor.intake import first_line, without_choice
 from foretrain.doctor.step_task import StepTask
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.seeds import Seed, torch_generator
@@ -45,6 +46,7 @@ SPEED = 1e10  # multiplications in a second
 _PASS_SECONDS = 1.0  # that one pass of all samples looked at may take, counted
 _FEWEST_SEEN = 64
 _FEWEST_AT_ONCE = 4
+ONLY_STEPS = "only steps"  # known of a model that fails on more samples than a step has
 
 
 @dataclass(frozen=True)
@@ -201,6 +203,10 @@ def recipe_of(
         if known:
             factors = tuple(value / rate for value in rates) if rate else ()
             groups.append(Group(known, options, factors))
+    if isinstance(optimizer, torch.optim.SparseAdam):
+        raise NotSupportedError(
+            "SparseAdam takes sparse gradients only, which cannot be measured: give torch.optim.Adam in its place."
+        )
     if not groups:
         raise InputError(
             "the optimizer trains none of the model's parameters: make it from model.parameters()."
@@ -236,7 +242,13 @@ def scheduled_rates(
     elif callable(scheduler):
         for group in mover.param_groups:
             group.pop("initial_lr", None)
-        follower = torch.optim.lr_scheduler.LambdaLR(mover, scheduler)
+        try:
+            follower = torch.optim.lr_scheduler.LambdaLR(mover, lambda step: float(scheduler(step)))
+        except (TypeError, ValueError) as error:
+            raise InputError(
+                f"the scheduler gives no factor for step 0 ({first_line(error)}): let it return a number at every "
+                "step."
+            ) from error
     else:
         raise InputError(
             f"scheduler is a {type(scheduler).__name__}: give a torch scheduler, or a function from the number of a "
@@ -291,7 +303,7 @@ class Setup:
         """What is measured of samples and targets, which other weights and scales of inputs leave as it is."""
         return {
             key: self.known[key]
-            for key in ("bench", "constant loss", "calls", "held out")
+            for key in ("bench", "constant loss", "calls", "held out", ONLY_STEPS)
             if key in self.known
         }
 
@@ -438,7 +450,9 @@ def work_of(setup: Setup) -> Work:
         few = _COUNTED if isinstance(setup.task, StepTask) else 1
         task = setup.task.taken(torch.arange(min(few, len(setup.task.x))))
         run = task.loss_of if isinstance(task, StepTask) else None
+        start = time.monotonic()
         setup.known["work"] = count_work(setup.model, task.x, run)
+        setup.known["pass seconds"] = time.monotonic() - start
     found: Work = setup.known["work"]
     return found
 
@@ -474,6 +488,8 @@ def count_work(model: nn.Module, x: Any, run: Callable[[nn.Module], Any] | None 
 def samples_at_once(setup: Setup) -> int:
     """Samples whose pass needs no more memory than a step of the training, or hardly any."""
     step = setup.batch_size or len(setup.task.x)
+    if setup.known.get(ONLY_STEPS):
+        return step
     return max(step, int(_NUMBERS / max(1, work_of(setup).numbers)))
 
 

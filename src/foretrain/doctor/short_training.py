@@ -31,6 +31,7 @@ from foretrain.doctor.baselines import (
     readout_features,
 )
 from foretrain.doctor.budget import default_budget
+from foretrain.doctor.finding import number_of
 from foretrain.doctor.setup import (
     SPEED,
     STEP_PASSES,
@@ -44,8 +45,8 @@ from foretrain.doctor.setup import (
 from foretrain.doctor.step_task import StepTask
 from foretrain.doctor.trials import descend
 from foretrain.empirical.models.model import unchanged
-from foretrain.support.errors import ForetrainError, NotSupportedError
-from foretrain.support.progress import OutOfTimeError, Progress
+from foretrain.support.errors import ForetrainError, NotSupportedError, error_text
+from foretrain.support.progress import OutOfTimeError, Progress, within
 from foretrain.support.seeds import integer, torch_generator
 
 Array = NDArray[np.float64]
@@ -86,6 +87,12 @@ class Run:
     largest_gradients: Mapping[str, float] = field(default_factory=dict, repr=False)
     error: str = ""
     stopped: bool = False  # before its end, because the time was over
+    unfinished: bool = False  # so early that it cannot show that nothing is learned
+
+    @property
+    def length(self) -> str:
+        """The number of its steps, in words."""
+        return number_of(len(self.losses), "step") + (", cut by the budget" if self.stopped else "")
 
     @property
     def diverged(self) -> bool:
@@ -204,39 +211,46 @@ def _train(setup: Setup, extent: Extent, longer: int) -> Run:
     error, limit, stopped = "", math.inf, False
     count = _FEW_RECORDS if is_heavy(setup) else _RECORDS
     wanted = set(np.unique(np.linspace(0, steps, count).astype(int)).tolist())
+    bench_of(setup)  # the looks need it, and it may take long
+    constant = constant_loss(setup)
     with torch.random.fork_rng(devices=[]), Progress("training as it is", total=steps) as bar:
         torch.manual_seed(integer(setup.seed))
         optimizer = setup.recipe.build(model)
         batches = _batches(division, extent.batch, setup)
-        for step in range(steps + 1):
-            if step in wanted or stopped:
+        while True:
+            step = len(losses)
+            if (step in wanted or stopped) and step not in records:
+                with within(None):  # where the time is over, the training ends with what it has
+                    loss, score = look_at_rest(setup, model)
                 records.append(step)
-                loss, score = look_at_rest(setup, model)
                 held_out.append(loss)
                 scores.append(score)
             if step == steps or stopped:
                 break
             try:
                 losses.append(descend(optimizer, model, next(batches)))
-            except (RuntimeError, ValueError, IndexError, TypeError, ForetrainError) as failure:
-                error = (str(failure).splitlines() or [type(failure).__name__])[0]
+                bar.advance()
+            except OutOfTimeError:
+                if not losses:
+                    raise
+                stopped = True
+            except Exception as failure:  # whatever a step of the user's model stumbles over
+                error = error_text(failure)
                 break
             if step in wanted:
                 for name, parameter in model.named_parameters():
                     if name in gradients and parameter.grad is not None:
                         gradients[name] = max(gradients[name], float(parameter.grad.abs().max()))
             if step == 0:
-                limit = _BLOWN_UP * max(abs(losses[0]), constant_loss(setup), 1e-6)
+                limit = _BLOWN_UP * max(abs(losses[0]), constant, 1e-6)
             if not math.isfinite(losses[-1]) or losses[-1] > limit:
                 losses[-1] = math.inf
                 break
-            try:
-                bar.advance()
-            except OutOfTimeError:
-                if not is_heavy(setup):
-                    raise
-                stopped = step + 1 >= _LEAST_STEPS
-        trained = _score_on_training(setup, model) if not error else math.nan
+        trained = math.nan
+        if not error and not stopped:
+            trained = _score_on_training(setup, model)
+        elif stopped and not division.apart and scores[-1].size:
+            trained = float(scores[-1].mean())
     return Run(
         np.array(losses),
         np.array(records),
@@ -247,6 +261,7 @@ def _train(setup: Setup, extent: Extent, longer: int) -> Run:
         gradients,
         error,
         stopped,
+        stopped and len(losses) < (_LEAST_STEPS if is_heavy(setup) else extent.steps),
     )
 
 

@@ -17,18 +17,20 @@ import torch
 from torch import Tensor, nn
 
 from foretrain.compare.bundle import Bundle, bundle, change_tensors, shape_text
-from foretrain.compare.task import Task
+from foretrain.compare.task import Task, check_loss
 from foretrain.doctor.intake import (
-    FAILURES,
     Output,
     OutputChoice,
     Samples,
     choose_output,
     first_line,
     has_classes_last,
+    private_tensors,
+    refused_batch,
     returning_everything,
 )
-from foretrain.support.errors import ForetrainError, InputError, NotSupportedError
+from foretrain.support.errors import ForetrainError, InputError, NotSupportedError, error_text
+from foretrain.support.progress import stop_if_late
 
 _TRIED = 32  # samples on which a step is tried, unless its batches have fewer
 
@@ -46,6 +48,8 @@ class Step:
         """One number with its graph."""
         if type(model) is not type(self.original):
             raise NotSupportedError(f"{self.name} knows only the model itself, not a network in its place.")
+        stop_if_late()
+        batch = private_tensors(batch)
         with returning_everything(model), standing_in(self.original, model):
             result = self.function(model, batch) if self.takes_model else self.function(batch)
         loss = result.get("loss") if isinstance(result, Mapping) else getattr(result, "loss", result)
@@ -124,7 +128,7 @@ def own_loss(original: nn.Module, model: nn.Module, samples: Samples) -> Step | 
     try:
         with torch.no_grad():
             result = trial(**few)
-    except FAILURES:
+    except Exception:  # whatever the user's model stumbles over
         return None
     loss = result.get("loss") if isinstance(result, Mapping) else getattr(result, "loss", None)
     if not isinstance(loss, Tensor):
@@ -185,7 +189,7 @@ def fitted_step_task(model: nn.Module, samples: Samples, step: Step, output: Out
         try:
             with torch.no_grad():
                 outputs = trial(candidate.x[:2])
-        except (*FAILURES, ForetrainError):
+        except Exception:  # whatever the user's model stumbles over
             continue
         if outputs.is_floating_point() and outputs.ndim and len(outputs) == len(candidate.x[:2]):
             samples = candidate
@@ -215,6 +219,11 @@ def fitted_step_task(model: nn.Module, samples: Samples, step: Step, output: Out
     )
     few = min(samples.batch_size or _TRIED, _TRIED, len(samples.batch))
     _try_step(task.taken(torch.arange(few)), copy.deepcopy(model).train())
+    if samples.unlike is not None:
+        try:
+            step(copy.deepcopy(model).train(), samples.unlike.to(like.device)[:few].arguments)
+        except Exception as error:  # whatever the user's step stumbles over
+            raise refused_batch(samples.unlike, error) from error
     return task
 
 
@@ -250,12 +259,9 @@ def _try_step(task: StepTask, trial: nn.Module) -> None:
         except Exception as error:  # whatever the user's step stumbles over
             raise InputError(
                 f"{name} failed on a batch of {count} samples, {shape_text(task.batch)} "
-                f"({type(error).__name__}: {first_line(error)}): give batches as it takes them."
+                f"({error_text(error)}): give batches as it takes them."
             ) from error
-        if not torch.isfinite(loss):
-            raise InputError(
-                f"{name} returns {float(loss.detach()):g}: look at the weights of the model and the data."
-            )
+        check_loss(loss, name)
         ours = [p for p in trial.parameters() if p.requires_grad]
         theirs = [p for p in task.step.original.parameters() if p.requires_grad]
         try:

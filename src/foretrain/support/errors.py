@@ -95,13 +95,19 @@ class AccuracyWarning(ForetrainWarning):
     """A result is returned with an error estimate above the requested tolerance."""
 
 
+def error_text(error: BaseException) -> str:
+    """The kind of an error, and the first line of what it says without its full stop."""
+    said = (str(error).splitlines() or [""])[0].rstrip(".")
+    return f"{type(error).__name__}: {said}" if said else type(error).__name__
+
+
 def unknown_name(kind: str, name: str, known: Iterable[str], parameter: str = "") -> InputError:
     """The error for a name that is not in a catalogue, with the nearest suggestion.
 
     The parameter that held the name is marked in ``kind``, as in "`loss`", or given where it is called otherwise.
     """
     names = sorted(known)
-    near = get_close_matches(name.lower(), names, n=1, cutoff=0.5)
+    near = get_close_matches(name.lower(), names, n=1, cutoff=0.6)
     hint = f"did you mean {near[0]!r}?" if near else f"choose one of: {', '.join(names)}."
     place = f" in `{parameter}`" if parameter else ""
     return InputError(f"unknown {kind} {name!r}{place}: {hint}")

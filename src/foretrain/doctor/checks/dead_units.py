@@ -19,7 +19,16 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-from foretrain.doctor.finding import Examination, Finding, Severity, Treatment, body_of, dictionary_code
+from foretrain.doctor.finding import (
+    Examination,
+    Finding,
+    Severity,
+    Treatment,
+    all_of,
+    body_of,
+    dictionary_code,
+    number_of,
+)
 from foretrain.doctor.outcome import outcome_of
 from foretrain.doctor.setup import Case, Setup
 from foretrain.doctor.units import Response, responses, units_last
@@ -61,14 +70,15 @@ def check(case: Case) -> Examination:
     notes = {"units": "shares of one; units: a number"}
     unreached = tuple(one.name for one in found if not one.reached)
     if not faults and unreached:
-        title = f"Units of {len(unreached)} of {len(found)} layers get the same for every sample: none can answer."
+        layers = f"{len(unreached)} of {number_of(len(found), 'layer')}"
+        title = f"Units of {layers} get the same for every sample: none can answer."
         evidence = f"Nothing that differs between {min(_SAMPLES, len(case.task.x))} samples enters them."
         faults = [Finding(Severity.NOTE, title, evidence, _SOURCE, where=unreached)]
     if not faults:
         dead, closed = max(_share(one.silent) for one in found), max(one.closed for one in found)
         good = Finding(
             Severity.GOOD,
-            f"Units answer to the data in {'the only layer' if len(found) == 1 else f'all {len(found)} layers'}.",
+            f"Units answer to the data in {all_of(len(found), 'layer')}.",
             f"At most {dead:.0%} of a layer's units give the same for all samples, about as many as are always on; "
             f"at most {closed:.0%} of a layer is saturated.",
             _SOURCE,

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from foretrain.doctor.calls import Rule, intercept, pass_on, watch
-from foretrain.doctor.finding import Examination, Finding, Severity, Treatment
+from foretrain.doctor.finding import Examination, Finding, Severity, Treatment, all_of, number_of
 from foretrain.doctor.outcome import outcome_of
 from foretrain.doctor.setup import Case, Group, Setup
 from foretrain.doctor.trials import descend
@@ -69,21 +69,24 @@ def check(case: Case) -> Examination:
     if idle and not outcome.at_ease:
         findings.append(_idle(idle, len(sizes), numbers))
     if frozen and not outcome.at_ease:
-        findings.append(_freed(frozen, "have requires_grad off", numbers))
+        findings.append(_freed(frozen, f"{'has' if len(frozen) == 1 else 'have'} requires_grad off", numbers))
     if left_out and not outcome.at_ease:
-        findings.append(_freed(left_out, "are not moved by the optimizer, which does not hold them", numbers))
+        findings.append(
+            _freed(left_out, f"{'is' if len(left_out) == 1 else 'are'} not in the optimizer", numbers)
+        )
     dead = [name for name in unreached if name not in cut and name not in idle]
     if dead and not outcome.at_ease:
         findings.append(_silent(dead, numbers))
     if not findings:
-        what = f"All {len(sizes)} parameters get a gradient and are moved."
+        verbs = "gets a gradient and is moved" if len(sizes) == 1 else "get a gradient and are moved"
+        what = f"{all_of(len(sizes), 'parameter').capitalize()} {verbs}."
         if still:
-            what = f"{share:.1%} of the numbers are trained; {len(still)} of {len(sizes)} parameters stay."
+            what = f"{share:.1%} of the numbers are trained; {len(still)} of {number_of(len(sizes), 'tensor')} not."
         severity = Severity.GOOD if share > 0.5 or not still else Severity.NOTE
         evidence = (
             f"{sum(sizes.values()):,} numbers; requires_grad off: {len(frozen)}, not in the optimizer: "
         )
-        evidence += f"{len(left_out)}, without a gradient: {len(unreached)} parameters."
+        evidence += f"{len(left_out)}, without a gradient: {number_of(len(unreached), 'parameter')}."
         findings = [Finding(severity, what, evidence, _SOURCE, numbers=numbers, where=tuple(sorted(still)))]
     return Examination(tuple(findings), labelled(numbers))
 
@@ -207,7 +210,8 @@ def unused(case: Case, names: list[str]) -> list[str]:
 def _idle(names: list[str], count: int, numbers: dict[str, float]) -> Finding:
     return Finding(
         Severity.WARNING,
-        f"{len(names)} of {count} parameters are not used: outputs do not depend on them.",
+        f"{len(names)} of {number_of(count, 'parameter')} {'is' if len(names) == 1 else 'are'} not used: outputs do "
+        f"not depend on {'it' if len(names) == 1 else 'them'}.",
         f"Outputs stay the same, bit by bit, whatever numbers these have: {', '.join(names[:6])}"
         f"{' and others' if len(names) > 6 else ''}.",
         "measured: outputs with other numbers in single parameters",
@@ -240,7 +244,7 @@ def _cut(case: Case, names: list[str], count: int, numbers: dict[str, float]) ->
         )
     return Finding(
         Severity.CRITICAL,
-        f"No gradient reaches {len(names)} of {count} parameters: the way back from the loss is cut.",
+        f"No gradient reaches {len(names)} of {number_of(count, 'parameter')}: the way back from the loss is cut.",
         evidence,
         _SOURCE,
         "Remove what cuts it (detach, .data, torch.no_grad, argmax or rounding, a way through numpy), or "
@@ -257,7 +261,7 @@ def _freed(names: list[str], why: str, numbers: dict[str, float]) -> Finding:
     listed = ", ".join(repr(name) for name in names)
     return Finding(
         Severity.CRITICAL,
-        f"{len(names)} parameters {why}, and the network does not learn as it should.",
+        f"{number_of(len(names), 'parameter')} {why}, and the network does not learn as it should.",
         f"Not trained: {', '.join(names[:6])}{' and others' if len(names) > 6 else ''}; "
         f"{numbers['trained_share']:.1%} of all numbers are.",
         _SOURCE,
@@ -287,7 +291,7 @@ def train_too(setup: Setup, names: list[str]) -> Setup:
 def _silent(names: list[str], numbers: dict[str, float]) -> Finding:
     return Finding(
         Severity.WARNING,
-        f"The gradient of {len(names)} parameters is exactly zero, at every step that was looked at.",
+        f"The gradient of {number_of(len(names), 'parameter')} is exactly zero, at every step that was looked at.",
         f"Parameters: {', '.join(names[:6])}{' and others' if len(names) > 6 else ''}. There is a way "
         "back from the loss, but "
         "something on it is off: weights that are zero, units that never answer, or a saturated nonlinearity.",

@@ -18,7 +18,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from foretrain.doctor.finding import Examination, Finding, Severity, Treatment, dictionary_code
+from foretrain.doctor.finding import (
+    Examination,
+    Finding,
+    Severity,
+    Treatment,
+    all_of,
+    dictionary_code,
+    number_of,
+)
 from foretrain.doctor.mlp_chain import chain_of
 from foretrain.doctor.setup import Case
 from foretrain.doctor.stability import edge
@@ -134,7 +142,7 @@ def _by_rates(case: Case, seen: _Shares) -> Finding:
     if not low.any():
         return _fair(seen, f"{kind} divides gradients by their size, so that small shares learn too. ")
     title = (
-        f"{int(low.sum())} of {len(rates)} weight matrices hardly learn: their rates are "
+        f"{_some(low.sum(), len(rates))} hardly {'learns' if low.sum() == 1 else 'learn'}: rates are as small as "
         f"{rates.min() / seen.rates.max():.1g} of the largest."
     )
     evidence = (
@@ -175,8 +183,8 @@ def _by_shares(case: Case, seen: _Shares) -> Finding:
         return _fair(seen)
     worst = int(np.argmin(relative))
     title = (
-        f"{int(low.sum())} of {len(relative)} weight matrices hardly learn: {seen.weights[worst]} has "
-        f"{relative[worst]:.1g} of an equal share."
+        f"{_some(low.sum(), len(relative))} hardly {'learns' if low.sum() == 1 else 'learn'}: "
+        f"{seen.weights[worst]} has {relative[worst]:.1g} of an equal share."
     )
     why = f"rates are as small as {rates[low].min():.1g} beside {seen.rates.max():.1g}"
     evidence = (
@@ -241,7 +249,8 @@ def _fair(seen: _Shares, prefix: str = "") -> Finding:
     if seen.is_silent.any():
         silent = tuple(name for name, quiet in zip(seen.weights, seen.is_silent) if quiet)
         title = (
-            f"{len(silent)} of {count} weight matrices change nothing yet: zeros come before or after them."
+            f"{_some(len(silent), count)} {'changes' if len(silent) == 1 else 'change'} nothing yet: zeros come "
+            "before or after."
         )
         return Finding(Severity.NOTE, title, evidence, _SOURCE, numbers=numbers, where=silent)
     if largest > _DOMINANT and count > 2:
@@ -251,12 +260,19 @@ def _fair(seen: _Shares, prefix: str = "") -> Finding:
     if relative.min() < _VANISHING:
         low = tuple(name for name, share in zip(seen.weights, relative) if share < _VANISHING)
         title = (
-            f"{len(low)} of {count} weight matrices hardly change the outputs yet: the least has "
-            f"{relative.min():.1g} of an equal share."
+            f"{_some(len(low), count)} hardly {'changes' if len(low) == 1 else 'change'} the outputs yet: the least "
+            f"has {relative.min():.1g} of an equal share."
         )
         return Finding(Severity.NOTE, title, evidence, _SOURCE, numbers=numbers, where=low)
-    title = f"All {count} weight matrices take part in learning, the least {relative.min():.2g} of an equal share."
+    title = "The only weight matrix takes part in learning."
+    if count > 1:
+        every = all_of(count, "weight matrix", "weight matrices").capitalize()
+        title = f"{every} take part in learning, the least {relative.min():.2g} of an equal share."
     return Finding(Severity.GOOD, title, evidence, _SOURCE, numbers=numbers)
+
+
+def _some(part: int, count: int) -> str:
+    return f"{part} of {number_of(count, 'weight matrix', 'weight matrices')}"
 
 
 def _told(seen: _Shares) -> str:

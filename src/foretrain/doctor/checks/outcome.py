@@ -8,6 +8,7 @@ from __future__ import annotations
 from foretrain.doctor.finding import Examination, Finding, Severity
 from foretrain.doctor.outcome import Outcome, Status, learned_by_heart, outcome_of
 from foretrain.doctor.setup import Case
+from foretrain.support.progress import OutOfTimeError
 
 _SOURCE = (
     "measured: a short training as given, on samples held out, beside baselines fitted to the same samples"
@@ -58,11 +59,17 @@ def _finding(case: Case, outcome: Outcome) -> Finding:
     if outcome.scored:
         numbers |= {"score": outcome.score} | {one.name: one.score for one in outcome.bench.baselines}
     evidence = outcome.evidence
-    if status in (Status.LESS, Status.STALLS, Status.NOTHING, Status.UNSEEN):
-        numbers["by_heart"] = learned_by_heart(case)
+    advice = _ADVICE.get(status, "")
+    if outcome.course.unfinished and status is Status.UNSEEN:
+        advice = "Give a larger budget: the training was cut before it could show whether it learns."
+    elif status in (Status.LESS, Status.STALLS, Status.NOTHING, Status.UNSEEN):
+        try:
+            numbers["by_heart"] = learned_by_heart(case)
+        except OutOfTimeError:
+            return Finding(severity, outcome.sentence, evidence, _SOURCE, advice, numbers=numbers)
         evidence += (
             " Trained on eight samples alone it learns them by heart: model, loss and optimizer work together."
             if numbers["by_heart"] > _BY_HEART
             else " Trained on eight samples alone it does not even learn these: look at model, loss and optimizer."
         )
-    return Finding(severity, outcome.sentence, evidence, _SOURCE, _ADVICE.get(status, ""), numbers=numbers)
+    return Finding(severity, outcome.sentence, evidence, _SOURCE, advice, numbers=numbers)

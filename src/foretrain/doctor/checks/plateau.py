@@ -31,7 +31,15 @@ from foretrain.compare.plateau.layers import (
     read_layers,
 )
 from foretrain.compare.task import Task
-from foretrain.doctor.finding import Examination, Finding, Severity, Treatment, counted, scaling_code
+from foretrain.doctor.finding import (
+    Examination,
+    Finding,
+    Severity,
+    Treatment,
+    counted,
+    number_of,
+    scaling_code,
+)
 from foretrain.doctor.setup import Case, descent
 from foretrain.doctor.stability import edge
 from foretrain.empirical.imbalance import imbalance
@@ -197,7 +205,7 @@ def _judged(case: Case, small: Bottleneck, given: _Wait, after: _Wait | None, le
     numbers |= {"rescaled_steps": after.length, "predicted_steps": wait, "times_longer": gain}
     law = "" if given.left else f", for which the law says {counted(longer)} times longer than without"
     evidence = (
-        f"{_course(case, given, level)}; {small.count} weight matrices sit at {small.epsilon:.2g} of their natural "
+        f"{_course(case, given, level)}; {number_of(small.count, 'layer')} at {small.epsilon:.2g} of the natural "
         f"scale{law}. Rescaled, it {'leaves' if after.left else 'has not left'} after {counted(after.length)} steps."
     )
     if wait < _LONG or gain < _FASTER or not after.left:
@@ -227,7 +235,7 @@ def _waiting(
     return Finding(
         Severity.CRITICAL if wait >= _HOPELESS and not adaptive else Severity.WARNING,
         f"The loss will wait on a plateau for {about}{amount} steps{how}{' by plain descent' if adaptive else ''}: "
-        f"{small.count} layers are at {small.epsilon:.2g} of their natural scale.",
+        f"{number_of(small.count, 'layer')} at {small.epsilon:.2g} of the natural scale.",
         evidence,
         _SOURCE,
         "Multiply the small weights so that they reach their natural scale: the wait becomes "

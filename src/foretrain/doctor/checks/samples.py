@@ -13,9 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from foretrain.compare.bundle import change_tensors
 from foretrain.doctor.baselines import fit_baselines
 from foretrain.doctor.calls import watch
 from foretrain.doctor.finding import Examination, Finding, Severity, Treatment
+from foretrain.doctor.intake import showing_writes
 from foretrain.doctor.outcome import outcome_of
 from foretrain.doctor.setup import Case, Setup
 from foretrain.doctor.short_training import bench_of, divide, future_share
@@ -70,9 +72,9 @@ def mixing(case: Case) -> tuple[float, str]:
 
 def _restless(case: Case) -> list[Finding]:
     """The same inputs must have the same outputs at rest, and must themselves stay as they are."""
-    x = case.task.x[: case.at_once(_SAMPLES)]
+    x = change_tensors(case.task.x[: case.at_once(_SAMPLES)], Tensor.clone)
     before = x.clone() if isinstance(x, Tensor) else None
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
+    with torch.random.fork_rng(devices=[]), torch.no_grad(), showing_writes(case.model):
         first, second = case.model(x), case.model(x)
     if before is not None and not torch.equal(before.nan_to_num(), x.nan_to_num()):
         return [
