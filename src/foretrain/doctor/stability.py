@@ -31,7 +31,16 @@ from torch import Tensor, nn
 
 from foretrain.compare.plateau.descent import Descent
 from foretrain.compare.task import Task
-from foretrain.doctor.setup import STEP_PASSES, Case, Recipe, Setup, affordable_samples, once, suited_threads
+from foretrain.doctor.setup import (
+    STEP_PASSES,
+    Case,
+    Recipe,
+    Setup,
+    affordable_samples,
+    once,
+    suited_threads,
+    work_of,
+)
 from foretrain.doctor.trials import Trial, best_of, descend, trial
 from foretrain.empirical.kernel_operator.passes import differentiable_kernels
 from foretrain.operators import Space, from_functions
@@ -50,6 +59,7 @@ _MOST_PRODUCTS = 100
 _PASSES = 200.0  # forwards, that some thirty products are worth
 _WORK = 2e12  # multiplications: a minute or two of one core
 LEARNED = 0.1  # of the loss of the best constant: a training that ends below has nothing to complain of
+_CURVED_NUMBERS = 4_000_000  # results of layers for whose samples curvature is measured at a time
 _ADAPTED = 20  # steps after which the curvature that Adam sees is measured: its averages have begun to settle
 _WEIGHED_STEPS = 200
 _WEIGHED_SAMPLES = 1024  # so few that they are learned by heart would hide an uneven scale
@@ -227,7 +237,10 @@ def adaptive_edge(case: Case) -> AdaptiveEdge | None:
                 size = (state["exp_avg_sq"] / (1 - second ** float(state["step"]))).sqrt() + group["eps"]
                 rates[next(n for n, p in model.named_parameters() if p is parameter)] = group["lr"] / size
     try:
-        top, _ = _top(Case(case.setup.with_model(model.eval())), batches[0], rates)
+        # Second derivatives take several times the memory of a step.
+        most = max(1, _CURVED_NUMBERS // work_of(case.setup).numbers)
+        some = batches[0].taken(torch.arange(min(most, len(batches[0].x))))
+        top, _ = _top(Case(case.setup.with_model(model.eval())), some, rates)
     except (NotSupportedError, NotImplementedError, RuntimeError):
         return None
     return AdaptiveEdge(top, 2 * (1 + beta) / (1 - beta), _ADAPTED)

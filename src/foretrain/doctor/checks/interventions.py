@@ -250,7 +250,7 @@ def _class_weights(case: Case) -> Iterator[Change]:
 def _outputs(case: Case) -> Iterator[Change]:
     """Outputs so small that they would take very long to reach the targets."""
     with torch.no_grad():
-        outputs = case.model(case.task.x[:64])
+        outputs = case.model(case.task.x[: case.at_once(64)])
     y, size = case.task.y, float((outputs - outputs.mean(0)).double().square().mean().sqrt())
     wanted = float(y.double().std(correction=0)) if isinstance(y, Tensor) and y.is_floating_point() else 1.0
     if not 0 < size < _TINY_OUTPUTS * wanted:
@@ -347,7 +347,7 @@ def _noise(case: Case) -> Iterator[Change]:
         "bernoulli",
         "bernoulli_",
     }
-    x = case.task.x[: max(2, min(32, len(case.task.x)))]
+    x = case.task.x[: max(2, min(32, case.at_once(32) // 2))]
     try:
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             outputs, calls = watch(model, x, dropout | drawn)
