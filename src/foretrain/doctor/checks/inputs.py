@@ -70,6 +70,8 @@ def check(case: Case) -> Examination:
         return Examination(tuple(taken_for_quantities))
     if not x.is_floating_point():
         raise NotSupportedError("the inputs are whole numbers (tokens): they have no scale.")
+    if y is None:
+        raise NotSupportedError("there are no targets that say which scale of inputs suits them.")
     if len(x) < 2:
         raise NotSupportedError("one sample has no distribution: give at least two.")
     # Targets as numbers, (samples, any); labels as one number for each class.
