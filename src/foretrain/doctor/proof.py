@@ -30,6 +30,7 @@ _WORTH_OF_BASELINE = (
 )
 _CLEARLY = 0.05  # of a score of the training samples
 _LEFT = 0.98  # of the first loss: a network that ends above has not moved
+_LASTING = 0.8  # of the best score above a constant
 _UNDONE = 0.5  # of what was learned, at most, may a treatment take
 
 
@@ -110,6 +111,14 @@ class Proof:
         return (
             self.gain / (best.score - self.given.bench.baselines[0].score) if best is not None else self.gain
         )
+
+    @property
+    def lasts(self) -> bool:
+        """Whether most of what was gained with the cure is still there at the end."""
+        if not self.cured.scored:
+            return True
+        constant, last = self.given.bench.baselines[0].score, float(self.cured.course.scores[-3:].mean())
+        return last - constant > _LASTING * (self.cured.score - constant)
 
     @property
     def heals(self) -> bool:

@@ -25,6 +25,7 @@ from foretrain.doctor.finding import SCORE_GAIN, Examination, Finding, Severity,
 from foretrain.doctor.outcome import outcome_of
 from foretrain.doctor.proof import try_cure
 from foretrain.doctor.setup import Case, Group, Recipe, Setup
+from foretrain.doctor.short_training import extent_of
 from foretrain.doctor.stability import adaptive_edge
 from foretrain.support.answers import labelled
 from foretrain.support.seeds import integer
@@ -58,6 +59,7 @@ class Change:
     treatment: Treatment
     vague: int = 0  # as of findings
     last: bool = False  # tried only where nothing before it healed
+    lasting: bool = False  # what it gains must last until the end of the trial
     odd: bool = False  # so far from usual that it is tried also where the network learns
 
 
@@ -76,6 +78,8 @@ def check(case: Case) -> Examination:
             break
         proof = try_cure(case, change.treatment)
         scores[change.treatment.name] = proof.after
+        if change.lasting and not proof.lasts:
+            continue
         if proof.worth or (proof.helps and proof.heals and not outcome.learns):
             severity = Severity.CRITICAL if proof.heals and not outcome.learns else Severity.WARNING
             numbers = {SCORE_GAIN: proof.gain, "score": proof.after}
@@ -154,21 +158,24 @@ def _warm_up(case: Case) -> Iterator[Change]:
     recipe = case.recipe
     if not recipe.is_adaptive or any(group.schedule for group in recipe.groups):
         return
-    ramp = tuple((step + 1) / _WARM_UP for step in range(_WARM_UP))
+    # The trial must go on long after the ramp: a rate that is small throughout is another cure.
+    count = min(_WARM_UP, extent_of(case.setup, case.setup.training_seconds).steps // 4)
+    ramp = tuple((step + 1) / count for step in range(count))
     warm = tuple(replace(group, schedule=ramp) for group in recipe.groups)
     bound = adaptive_edge(case)
     told = (
         ""
-        if bound is None
+        if bound is None or not bound.product > bound.limit
         else f" (rate x preconditioned curvature {bound.product:.2g} of {bound.limit:.2g})"
     )
     yield Change(
-        f"{recipe.kind.__name__}'s first steps are too large{told}: with a warm-up over {_WARM_UP} steps it learns.",
-        f"Let the rate grow from zero over the first {_WARM_UP} steps or more.",
+        f"{recipe.kind.__name__}'s first steps are too large{told}: with a warm-up over {count} steps it learns.",
+        f"Let the rate grow from zero over the first {count} steps or more.",
         "scheduler = torch.optim.lr_scheduler.LambdaLR(\n"
-        f"    optimizer, lambda step: min(1.0, (step + 1) / {_WARM_UP})\n)  # scheduler.step() after every step",
+        f"    optimizer, lambda step: min(1.0, (step + 1) / {count})\n)  # scheduler.step() after every step",
         Treatment("warm-up", lambda setup: setup.with_recipe(replace(recipe, groups=warm))),
         1,
+        lasting=True,
     )
 
 
