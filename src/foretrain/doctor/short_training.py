@@ -88,6 +88,7 @@ class Run:
     error: str = ""
     stopped: bool = False  # before its end, because the time was over
     unfinished: bool = False  # so early that it cannot show that nothing is learned
+    in_order: bool = False  # samples were never shuffled
 
     @property
     def length(self) -> str:
@@ -101,7 +102,12 @@ class Run:
 
     @property
     def best_scores(self) -> Array:
-        """By sample, over the three records in a row that are best: training may be stopped there."""
+        """By sample, over the three records in a row that are best: training may be stopped there.
+
+        Where samples always come in the same order, over the last third: what a step learns, the next may unlearn.
+        """
+        if self.in_order:
+            return np.asarray(self.scores[-max(1, len(self.scores) // 3) :].mean(0))
         width = min(3, len(self.scores))
         windows = [self.scores[end - width : end].mean(0) for end in range(width, len(self.scores) + 1)]
         return np.asarray(max(windows, key=lambda scores: scores.mean()))
@@ -262,6 +268,7 @@ def _train(setup: Setup, extent: Extent, longer: int) -> Run:
         error,
         stopped,
         stopped and len(losses) < (_LEAST_STEPS if is_heavy(setup) else extent.steps),
+        setup.in_order,
     )
 
 
