@@ -367,7 +367,7 @@ def _asks_for_targets(loss: Loss, y: Tensor, outputs: Tensor) -> bool:
     y = y[: len(outputs)].to(outputs.dtype)
     if y.shape != outputs.shape:
         return True
-    deviation = y.double().std().clamp_min(1e-6).to(y)
+    deviation = y.double().std(correction=0).clamp_min(1e-6).to(y)
     nowhere, far = torch.zeros_like(y), _FAR_ASIDE * y.abs().max().clamp_min(1.0)
     tried = (y, y + _ASIDE * deviation, y - _ASIDE * deviation, nowhere, nowhere + far, nowhere - far)
     try:

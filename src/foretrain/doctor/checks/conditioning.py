@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from foretrain.doctor.finding import Examination, Finding, Severity, counted
+from foretrain.doctor.outcome import outcome_of
 from foretrain.doctor.output_kernel import Forecast, OutputKernel, output_kernel, reference
 from foretrain.doctor.setup import Case
 from foretrain.doctor.stability import edge
@@ -74,7 +75,8 @@ def _judged(case: Case, kernel: OutputKernel, numbers: dict[str, float], left: f
     severity, advice = Severity.GOOD, ""
     share = f"{left:.0%}" if left < _ALL else "all"  # slopes of other losses than mean squares may even grow
     title = f"About {rank:.2g} directions share the learning, and the error is within their reach."
-    if left > _STUCK and best.drop < _NO_PROGRESS * abs(best.start):
+    seen = outcome_of(case).learns  # more than any forecast says
+    if left > _STUCK and best.drop < _NO_PROGRESS * abs(best.start) and not seen:
         severity = Severity.WARNING
         title = (
             f"The error lies where the network hardly learns: {share} would be left after 10,000 good steps."

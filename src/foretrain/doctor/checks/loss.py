@@ -200,20 +200,6 @@ def _wrong_way(case: Case, outputs: Tensor, y: Tensor, measure: Measure) -> list
         f"Right answers have a loss of {right:.3g}; the outputs at the start have {start:.3g}, and the best constant "
         f"answer {constant:.3g}."
     )
-    if negated and not right < start:
-        return [
-            Finding(
-                Severity.CRITICAL,
-                "The loss is larger for right answers than for wrong ones: its sign is turned round.",
-                evidence,
-                "measured: the loss of outputs that are the targets",
-                "Turn the sign of the loss, or mend what it compares.",
-                "loss = lambda outputs, y, given=loss: -given(outputs, y)",
-                Treatment(
-                    "loss with the other sign", lambda setup: setup.with_loss(lambda o, t: -loss(o, t))
-                ),
-            )
-        ]
     smoothing = float(getattr(loss, "label_smoothing", 0.0) or 0.0)
     if smoothing > 0.5:
         return [
@@ -227,6 +213,20 @@ def _wrong_way(case: Case, outputs: Tensor, y: Tensor, measure: Measure) -> list
                 Treatment(
                     "label smoothing 0.1",
                     lambda setup: setup.with_loss(nn.CrossEntropyLoss(label_smoothing=0.1)),
+                ),
+            )
+        ]
+    if negated and not right < start:
+        return [
+            Finding(
+                Severity.CRITICAL,
+                "The loss is larger for right answers than for wrong ones: its sign is turned round.",
+                evidence,
+                "measured: the loss of outputs that are the targets",
+                "Turn the sign of the loss, or mend what it compares.",
+                "loss = lambda outputs, y, given=loss: -given(outputs, y)",
+                Treatment(
+                    "loss with the other sign", lambda setup: setup.with_loss(lambda o, t: -loss(o, t))
                 ),
             )
         ]
