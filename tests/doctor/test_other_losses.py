@@ -71,6 +71,17 @@ def test_a_loss_without_a_constant_to_compare_with_is_judged_by_its_fall() -> No
 
 
 @pytest.mark.slow
+def test_equal_answers_for_all_samples_are_not_called_learned() -> None:
+    def attract(model: nn.Module, batch: Any) -> Tensor:
+        x = batch[0] if isinstance(batch, list | tuple) else batch
+        return (model(x + 0.1 * torch.randn_like(x)) - model(x)).square().mean()
+
+    found = diagnosed(network(8), inputs(), step=attract)
+    assert not found.healthy
+    assert "have become alike" in str(found)
+
+
+@pytest.mark.slow
 def test_targets_of_which_few_count_are_named() -> None:
     x = inputs(1000)
     found = diagnosed(network(), x, torch.exp(4 * x[:, :1] + 2.8 * x[:, 1:2]), loss=mse_loss)

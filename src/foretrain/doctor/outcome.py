@@ -55,6 +55,9 @@ _ENOUGH = 0.5  # of what the best baseline gains: below, the network has learned
 _LITTLE = 0.03  # of the loss of a constant: less is no proof of learning where answers cannot be scored
 _FEW = 8  # samples that any network should learn by heart
 _FALLEN = 0.2  # of the first loss, where that of a constant is not known
+_COLLAPSED = (
+    0.2  # of how far answers differed: a loss without targets may be lowered by equal answers for all
+)
 _FITTED = 0.5  # of the way from the constant to perfect answers, on the training samples
 
 
@@ -96,6 +99,8 @@ class Outcome(Result):
     @property
     def _reference(self) -> str:
         """What the loss is compared with."""
+        if not self.compared and self.course.kept_apart <= _COLLAPSED:
+            return f"but answers for different samples have become alike, to {self.course.kept_apart:.1g} of before"
         if self.compared:
             return f"a constant has {self.constant:.3g}"
         return f"from {self.course.held_out[0]:.3g} (what a constant would have is not known for this loss)"
@@ -144,7 +149,8 @@ class Outcome(Result):
             return Status.LEARNS if self._fits else Status.UNSEEN
         if not self.scored:
             least = _LITTLE * abs(self.constant) if self.compared else _FALLEN * abs(course.held_out[0])
-            return Status.LEARNS if sure and gain > least else Status.UNSEEN
+            apart = self.compared or course.kept_apart > _COLLAPSED
+            return Status.LEARNS if sure and gain > least and apart else Status.UNSEEN
         if self.best is None:
             if sure:
                 return Status.LEARNS

@@ -89,6 +89,9 @@ class Run:
     stopped: bool = False  # before its end, because the time was over
     unfinished: bool = False  # so early that it cannot show that nothing is learned
     in_order: bool = False  # samples were never shuffled
+    kept_apart: float = (
+        math.nan
+    )  # how far answers differ between samples, over how far they did before training
 
     @property
     def length(self) -> str:
@@ -269,7 +272,20 @@ def _train(setup: Setup, extent: Extent, longer: int) -> Run:
         stopped,
         stopped and len(losses) < (_LEAST_STEPS if is_heavy(setup) else extent.steps),
         setup.in_order,
+        math.nan
+        if bench_of(setup).judge or error
+        else _variation(setup, model) / _variation(setup, setup.model),
     )
+
+
+def _variation(setup: Setup, model: nn.Module) -> float:
+    """How far answers differ between samples, relative to their size; nan where the model gives none by itself."""
+    try:
+        outputs = outputs_at_rest(setup, model, _first(divide(setup).held_out, _SMALL_BATCH)).double()
+    except (RuntimeError, ValueError, IndexError, TypeError, ForetrainError):
+        return math.nan
+    size = outputs.square().mean().sqrt().clamp_min(1e-300)
+    return float((outputs - outputs.mean(0)).square().mean().sqrt() / size) + 1e-300
 
 
 def _batches(division: Division, size: int, setup: Setup) -> Iterator[Task]:
