@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss, normalize
 
 import foretrain as ft
-from foretrain.doctor.short_training import _asks_for_targets
+from foretrain.doctor.short_training import _asks_for_targets, alike_neighbours
 
 
 def network(outputs: int = 1) -> nn.Sequential:
@@ -106,3 +107,28 @@ def test_a_loader_that_never_shuffles_sorted_samples_is_named_and_shuffling_mend
         )
         assert found.healthy is shuffle, found
         assert shuffle or "not shuffled" in found.cause[1].title
+
+
+def test_a_loss_of_its_own_that_the_budget_cuts_keeps_what_was_seen() -> None:
+    class Slow(nn.Sequential):
+        def forward(self, x: Tensor) -> Tensor:
+            time.sleep(0.01)
+            result: Tensor = super().forward(x)
+            return result
+
+    model = Slow(*network())
+    found = diagnosed(
+        model, inputs(), step=lambda m, batch: m(batch).square().mean(), budget=1.5, checks="outcome"
+    )
+    assert "cut by the budget" in found.headline
+    assert "what a constant would have is not known" in found.headline
+    assert not found.examinations["outcome"].cut
+
+
+def test_neighbours_are_alike_where_samples_come_sorted() -> None:
+    labels = torch.randint(5, (400,), generator=torch.Generator().manual_seed(0))
+    numbers = inputs()[:, 0]
+    for targets in (labels, numbers):
+        assert abs(alike_neighbours(targets)) < 0.15  # three standard errors
+        assert alike_neighbours(targets.sort().values) > 0.95
+    assert alike_neighbours(torch.zeros(10, dtype=torch.long)) == 0

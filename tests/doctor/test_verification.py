@@ -203,3 +203,17 @@ def test_the_verdict_says_over_which_steps_the_final_loss_is_taken() -> None:
     curves = {"given": given, "treated": treated}
     told = Verification(Plan(setup(), (), setup()), curves, "loss", 4).verdict
     assert "(median of the last 16 steps)" in told
+
+
+def test_samples_held_out_are_judged_before_the_others_are_learned_by_heart() -> None:
+    steps, losses = np.arange(60), np.abs(np.linspace(-1.0, 1.0, 60)) + 0.1
+    curve, flat = Curve(steps, losses), Curve(steps, np.full(60, 0.5))
+    assert curve.best < 0.2 < 1.0 < curve.final
+    assert Curve(steps, losses, diverged_at=70).best == math.inf
+    plan = Plan(setup(), (), setup())
+    seen, unseen = (
+        Verification(plan, {"given": flat, "treated": curve}, "loss", 4, unseen=held_out)
+        for held_out in (False, True)
+    )
+    assert seen.improvement < 1 < unseen.improvement
+    assert "at its best in 59 steps" in unseen.verdict

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -242,7 +243,7 @@ def _learners(x: Tensor, known: Tensor, unseen: Tensor, judge: Judge) -> list[Ba
     linear, near = [], []
     for others in torch.split(unseen, _ROWS_AT_ONCE):
         cross, distances = kernel.compare(others)
-        linear.append(answers(lambda columns, cross=cross: ridge.answers(cross, columns)))  # type: ignore[misc]
+        linear.append(answers(partial(ridge.answers, cross)))
         near.append(neighbours(distances))
     sizes = kernel.own.diagonal()
     own_distances = (sizes[:, None] - 2 * kernel.own + sizes[None]).fill_diagonal_(torch.inf)

@@ -357,12 +357,18 @@ def tried(case: Case, check: Check, examination: Examination, deadline: Deadline
     except OutOfTimeError:
         return replace(examination, untried=True)
     except Exception as error:
-        if any(finding.treatment is not None for finding in examination.findings):
-            warn_user(
-                f"{check.name}: its advice could not be tried on this model ({error_text(error)}).",
-                RuntimeWarning,
-            )
-        return examination
+        return replace(
+            examination,
+            findings=tuple(_unproved(finding, error_text(error)) for finding in examination.findings),
+        )
+
+
+def _unproved(finding: Finding, reason: str) -> Finding:
+    """The finding says that its cure could not be tried, if it has one."""
+    if finding.treatment is None or finding.proof:
+        return finding
+    advice = f"{finding.advice} (This could not be tried on this model: {reason}.)"
+    return replace(finding, advice=advice, treatment=None)
 
 
 def make_setup(

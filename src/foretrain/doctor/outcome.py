@@ -17,16 +17,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from foretrain.doctor.baselines import (
-    Baseline,
-)
+from foretrain.doctor.baselines import Baseline
 from foretrain.doctor.finding import number_of
 from foretrain.doctor.outcome_chart import loss_chart, outcome_chart
-from foretrain.doctor.setup import (
-    Case,
-    Setup,
-    once,
-)
+from foretrain.doctor.setup import Case, Setup, once
 from foretrain.doctor.short_training import (
     LONGER,
     Bench,
@@ -55,9 +49,7 @@ _ENOUGH = 0.5  # of what the best baseline gains: below, the network has learned
 _LITTLE = 0.03  # of the loss of a constant: less is no proof of learning where answers cannot be scored
 _FEW = 8  # samples that any network should learn by heart
 _FALLEN = 0.2  # of the first loss, where that of a constant is not known
-_COLLAPSED = (
-    0.2  # of how far answers differed: a loss without targets may be lowered by equal answers for all
-)
+_COLLAPSED = 0.2  # of how far answers differed at first: equal answers may lower a loss without targets
 _FITTED = 0.5  # of the way from the constant to perfect answers, on the training samples
 
 

@@ -66,6 +66,7 @@ _CALL = 1.5e-5  # seconds for each operation that is called, forwards or backwar
 _HISTORY = 4e6  # numbers that the search for a constant remembers of one kind: 16 MB
 _BLOWN_UP = 1e3  # times the loss at the start or of a constant: it does not come back
 _SEES = 1e-3  # of the variation of the answers: less is rounding
+ALIKE = 0.3  # of neighbouring targets: more than a few accidents
 _RARE = 3  # samples held out of a class: fewer must not count as much as all others together
 _ASIDE, _FAR_ASIDE = 0.5, 20.0  # deviations by which outputs miss targets; times the largest of them
 _LOPSIDED = 0.5  # of what a miss costs may depend on its side
@@ -88,7 +89,7 @@ class Run:
     error: str = ""
     stopped: bool = False  # before its end, because the time was over
     unfinished: bool = False  # so early that it cannot show that nothing is learned
-    in_order: bool = False  # samples were never shuffled
+    forgets: bool = False  # samples were never shuffled, and neighbours are alike
     kept_apart: float = (
         math.nan
     )  # how far answers differ between samples, over how far they did before training
@@ -107,9 +108,9 @@ class Run:
     def best_scores(self) -> Array:
         """By sample, over the three records in a row that are best: training may be stopped there.
 
-        Where samples always come in the same order, over the last third: what a step learns, the next may unlearn.
+        Where one step may unlearn what another taught, over the last third: no moment to stop at stands out.
         """
-        if self.in_order:
+        if self.forgets:
             return np.asarray(self.scores[-max(1, len(self.scores) // 3) :].mean(0))
         width = min(3, len(self.scores))
         windows = [self.scores[end - width : end].mean(0) for end in range(width, len(self.scores) + 1)]
@@ -255,27 +256,41 @@ def _train(setup: Setup, extent: Extent, longer: int) -> Run:
             if not math.isfinite(losses[-1]) or losses[-1] > limit:
                 losses[-1] = math.inf
                 break
-        trained = math.nan
+        trained, kept_apart = math.nan, math.nan
         if not error and not stopped:
             trained = _score_on_training(setup, model)
         elif stopped and not division.apart and scores[-1].size:
             trained = float(scores[-1].mean())
+        if bench_of(setup).judge is None and not error:
+            with within(None):
+                kept_apart = _variation(setup, model) / _variation(setup, setup.model)
     return Run(
-        np.array(losses),
-        np.array(records),
-        np.array(held_out),
-        np.array(scores),
-        trained,
-        model.eval(),
-        gradients,
-        error,
-        stopped,
-        stopped and len(losses) < (_LEAST_STEPS if is_heavy(setup) else extent.steps),
-        setup.in_order,
-        math.nan
-        if bench_of(setup).judge or error
-        else _variation(setup, model) / _variation(setup, setup.model),
+        losses=np.array(losses),
+        steps=np.array(records),
+        held_out=np.array(held_out),
+        scores=np.array(scores),
+        trained_score=trained,
+        model=model.eval(),
+        largest_gradients=gradients,
+        error=error,
+        stopped=stopped,
+        unfinished=stopped and len(losses) < (_LEAST_STEPS if is_heavy(setup) else extent.steps),
+        forgets=setup.in_order and alike_neighbours(setup.task.y) > ALIKE,
+        kept_apart=kept_apart,
     )
+
+
+def alike_neighbours(y: Tensor | None) -> float:
+    """How alike the targets of neighbouring samples are: 0 by chance, 1 if they come sorted."""
+    if y is None or len(y) < 2:
+        return 0.0
+    rows = y.reshape(len(y), -1).double()
+    if y.is_floating_point():
+        centred = rows - rows.mean(0)
+        return float((centred[1:] * centred[:-1]).mean() / centred.square().mean().clamp_min(1e-300))
+    same = float((rows[1:] == rows[:-1]).all(1).double().mean())
+    chance = float((torch.unique(rows, dim=0, return_counts=True)[1] / len(rows)).square().sum())
+    return (same - chance) / (1 - chance) if chance < 1 else 0.0
 
 
 def _variation(setup: Setup, model: nn.Module) -> float:

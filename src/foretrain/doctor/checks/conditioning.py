@@ -75,8 +75,8 @@ def _judged(case: Case, kernel: OutputKernel, numbers: dict[str, float], left: f
     severity, advice = Severity.GOOD, ""
     share = f"{left:.0%}" if left < _ALL else "all"  # slopes of other losses than mean squares may even grow
     title = f"About {rank:.2g} directions share the learning, and the error is within their reach."
-    seen = outcome_of(case).learns  # more than any forecast says
-    if left > _STUCK and best.drop < _NO_PROGRESS * abs(best.start) and not seen:
+    stays = left > _STUCK and best.drop < _NO_PROGRESS * abs(best.start)
+    if stays and not outcome_of(case).learns:  # what was seen says more than a forecast
         severity = Severity.WARNING
         title = (
             f"The error lies where the network hardly learns: {share} would be left after 10,000 good steps."

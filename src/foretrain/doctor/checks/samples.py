@@ -20,13 +20,12 @@ from foretrain.doctor.finding import Examination, Finding, Severity, Treatment
 from foretrain.doctor.intake import showing_writes
 from foretrain.doctor.outcome import outcome_of
 from foretrain.doctor.setup import Case, Setup
-from foretrain.doctor.short_training import bench_of, divide, future_share
+from foretrain.doctor.short_training import ALIKE, alike_neighbours, bench_of, divide, future_share
 from foretrain.support.answers import labelled
 
 _SAMPLES = 16
 _DIFFERENT = 1e-3  # of the outputs' variation: more than rounding, also in half precision
 _SHIFTS = (1, -1, 2, -2)
-_ALIKE = 0.3  # of neighbouring targets: more than a few accidents
 _GOOD = 0.7  # a score from which on targets are where they belong
 _CLEARLY = 0.2  # by how much a shift must raise it
 _SURE = 4.0  # standard errors, because several shifts are tried
@@ -115,15 +114,8 @@ def _unshuffled(case: Case) -> list[Finding]:
     y, setup = case.task.y, case.setup
     if not setup.in_order or setup.batch_size is None or y is None or len(y) < 4 * setup.batch_size:
         return []
-    rows = y.reshape(len(y), -1).double()
-    if not y.is_floating_point():
-        same = (rows[1:] == rows[:-1]).all(1).double().mean()
-        chance = (torch.unique(rows, dim=0, return_counts=True)[1] / len(rows)).square().sum()
-        alike = float((same - chance) / (1 - chance)) if chance < 1 else 0.0
-    else:
-        centred = rows - rows.mean(0)
-        alike = float((centred[1:] * centred[:-1]).mean() / centred.square().mean().clamp_min(1e-300))
-    if alike < _ALIKE:
+    alike = alike_neighbours(y)
+    if alike < ALIKE:
         return []
     return [
         Finding(
