@@ -38,6 +38,7 @@ TileRule = Callable[[Tile, Tile, Tile, Targets], None]
 
 _local = threading.local()
 _NEARLY_PARALLEL = {"float64": 1e-2, "float32": 1e-4}
+_PARALLEL = 8e-15  # 1 - rho^2 below this is what rounding leaves of two equal inputs: one direction
 
 
 def quadrant_moment(pieces: Sequence[Pieces], K: Array) -> tuple[Array, Array]:
@@ -280,7 +281,7 @@ def _arcsine(a: Tile, b: Tile, c: Tile, out: Tile) -> tuple[Any, Array]:
         covariance = c[near].astype(np.float64)
         of_row, of_column = (np.broadcast_to(v, c.shape)[near] for v in (a, b))
         determinant = difference_of_products(of_row, of_column, covariance, covariance)
-        height = np.sqrt(np.maximum(determinant, 0.0))
+        height = np.sqrt(np.where(determinant > _PARALLEL * of_row * of_column, determinant, 0.0))
         out[near] = np.arctan2(covariance, height)
     out += math.pi / 2
     return near, height

@@ -1,0 +1,157 @@
+"""A field: what a layer holds at every channel, position and input, in the limit of many channels.
+
+A field is known by three numbers for each pair of points (a, p), (b, q), a point being an input at a position:
+the second moment S over channels, the NTK Theta, both held in a :class:`Kernel`, and for single points the mean
+m over channels. A field is ``gaussian`` where its channels are independent draws of a zero-mean Gaussian with
+covariance S, as after every linear map; only then does S say what a nonlinearity makes of it.
+
+Fields know nothing of numbers: each says which pairs of positions it reads (``needs``) and how its kernel
+follows from those of its inputs on one tile of pairs of inputs (``kernel``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from functools import reduce
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrain.theory.layers.positions import Array, Pairs, at_points
+
+Points = dict[tuple[Hashable, str], Array]
+"""What single points have, (positions..., inputs): second moments and means, by field or expression."""
+
+
+class Kernel(NamedTuple):
+    """Second moments and NTK over pairs of positions and inputs, (pairs of each axis..., pairs of inputs...)."""
+
+    S: Array
+    Theta: Array | None  # None where no parameter was met yet
+
+
+@dataclass(frozen=True)
+class Gain:
+    """The rate of a gain of each channel: the part rate * S of Theta, which varies with the values of channels.
+
+    A linear map sees its mean; a nonlinearity must average it together with itself.
+    """
+
+    rate: float
+    own_position: bool = False  # a gain for every channel and position: only p = q is in it
+
+
+@dataclass(frozen=True)
+class Source:
+    """Channels from ``start`` to ``stop`` (as shares of all) of the layer whose weights were drawn for them."""
+
+    layer: int
+    start: float = 0.0
+    stop: float = 1.0
+
+    def meets(self, other: Source) -> bool:
+        """Whether both have channels in common."""
+        return self.layer == other.layer and self.start < other.stop and other.start < self.stop
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Field:
+    """One step of the calculation; ``inputs`` are the fields it reads."""
+
+    inputs: tuple[Field, ...] = ()
+    positions: tuple[int, ...] = ()
+    name: str = ""
+    gaussian: bool = False
+    gains: tuple[Gain, ...] = ()
+    sources: frozenset[Source] = field(default_factory=frozenset)
+
+    @property
+    def reads_points(self) -> bool:
+        """Whether it reads second moments or means of single points of its inputs."""
+        return False
+
+    @property
+    def keeps_gains(self) -> bool:
+        """Whether gains of its inputs are its own affair; else they come as part of Theta."""
+        return False
+
+    def needs(self, wanted: Pairs) -> tuple[Pairs, ...]:
+        """Pairs of positions of each input that these pairs of its own are made of."""
+        return (wanted,) * len(self.inputs)
+
+    def prepare(self, wanted: Pairs, given: tuple[Pairs, ...]) -> Any:
+        """What :meth:`kernel` uses again in every tile, for example matrices between lists of pairs."""
+        return None
+
+    def kernel(self, tile: Tile, inputs: list[Kernel], pairs: Pairs, prepared: Any) -> Kernel:
+        """The kernel on a tile, at these pairs of positions."""
+        raise NotImplementedError
+
+    def mean(self, tile: Tile) -> Array:
+        """The mean over channels at single points; 0 for a Gaussian field."""
+        return np.zeros((*self.positions, tile.size))
+
+
+@dataclass(frozen=True, eq=False)
+class Tile:
+    """Pairs of inputs: each input of a block with itself (``own``), or all inputs of two blocks with each other.
+
+    The first kind is computed for all inputs before the second, and leaves behind what single points have.
+    """
+
+    row_points: Points
+    column_points: Points
+    row_data: dict[Field, NDArray[Any]]
+    column_data: dict[Field, NDArray[Any]]
+    own: bool
+    same: bool  # rows and columns are the same inputs
+    size: int  # inputs in the rows
+    column_size: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Axes of the inputs, after those of positions."""
+        return (self.size,) if self.own else (self.size, self.column_size)
+
+    def rows(self, name: tuple[Hashable, str], pairs: Pairs) -> Array:
+        """What the first point of each pair has, ready to be broadcast."""
+        values = at_points(self.row_points[name], pairs, "p")
+        return values if self.own else values[..., None]
+
+    def columns(self, name: tuple[Hashable, str], pairs: Pairs) -> Array:
+        """What the second point of each pair has, ready to be broadcast."""
+        values = at_points(self.column_points[name], pairs, "q")
+        return values if self.own else values[..., None, :]
+
+    def second(self, of: Field) -> Array:
+        """Second moments of a field at single points."""
+        return self.row_points[of, "second"]
+
+    def mean(self, of: Field) -> Array:
+        """Mean of a field at single points."""
+        return self.kept((of, "mean"), lambda: of.mean(self))
+
+    def kept(self, name: tuple[Hashable, str], compute: Callable[[], Array]) -> Array:
+        """What single points of the rows have; computed in tiles of own pairs, and kept for those of all pairs."""
+        if name not in self.row_points:
+            self.row_points[name] = compute()
+        return self.row_points[name]
+
+
+def on_same_positions(pairs: Pairs, inputs: int) -> Array:
+    """1 where p = q along every axis, else 0, with as many axes of length 1 as there are of inputs."""
+    masks = [(axis.p == axis.q).astype(np.float64) for axis in pairs]
+    product = reduce(np.multiply.outer, masks, np.ones(()))
+    return np.asarray(product.reshape(product.shape + (1,) * inputs))
+
+
+def with_gains(kernel: Kernel, gains: tuple[Gain, ...], pairs: Pairs) -> Kernel:
+    """The kernel whose Theta holds the mean of what gains add."""
+    for gain in gains:
+        part = gain.rate * kernel.S
+        if gain.own_position:
+            part = part * on_same_positions(pairs, part.ndim - len(pairs))
+        kernel = Kernel(kernel.S, part if kernel.Theta is None else kernel.Theta + part)
+    return kernel

@@ -1,0 +1,405 @@
+"""Inputs of a network and its linear maps, over channels and positions (architectures, sections 3 and 5)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrain.theory.layers.fields import Field, Kernel, Tile, on_same_positions
+from foretrain.theory.layers.positions import (
+    Array,
+    Axis,
+    AxisMap,
+    Indices,
+    Pairs,
+    Taps,
+    Weights,
+    along,
+    at_points,
+    shape_of,
+)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Data(Field):
+    """Numbers as given, (inputs, positions..., channels): S is the mean of their products over channels."""
+
+    def kernel(self, tile: Tile, inputs: list[Kernel], pairs: Pairs, prepared: Any) -> Kernel:
+        """S at the pairs; no parameter has been met."""
+        rows, columns = (np.moveaxis(data[self], 0, -2) for data in (tile.row_data, tile.column_data))
+        at_p, at_q = at_points(rows, pairs, "p"), at_points(columns, pairs, "q")
+        if tile.own:
+            return Kernel(np.einsum("...ac,...ac->...a", at_p, at_q) / rows.shape[-1], None)
+        return Kernel(at_p @ np.swapaxes(at_q, -1, -2) / rows.shape[-1], None)
+
+    def mean(self, tile: Tile) -> Array:
+        """The mean over the channels given."""
+        return np.moveaxis(tile.row_data[self].mean(axis=-1), 0, -1)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Embedded(Field):
+    """Rows of a table of independent Gaussian vectors, chosen by tokens (inputs, positions...)."""
+
+    variance: float
+    rate: float
+    padding: int | None = None
+
+    def kernel(self, tile: Tile, inputs: list[Kernel], pairs: Pairs, prepared: Any) -> Kernel:
+        """Equal tokens have the variance in common, others nothing."""
+        rows, columns = (np.moveaxis(data[self], 0, -1) for data in (tile.row_data, tile.column_data))
+        at_p, at_q = at_points(rows, pairs, "p"), at_points(columns, pairs, "q")
+        if not tile.own:
+            at_p, at_q = at_p[..., None], at_q[..., None, :]
+        equal = (at_p == at_q) if self.padding is None else (at_p == at_q) & (at_p != self.padding)
+        return Kernel(self.variance * equal, self.rate * equal)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Table(Field):
+    """Parameters or constants that all inputs have in common at each position: positional tables, class tokens.
+
+    Random entries: ``variance`` and ``rate``, independent at different positions. Fixed ones: ``values``
+    (positions..., channels).
+    """
+
+    variance: float = 0.0
+    rate: float = 0.0
+    values: Array | None = None
+
+    def kernel(self, tile: Tile, inputs: list[Kernel], pairs: Pairs, prepared: Any) -> Kernel:
+        """The same for all pairs of inputs."""
+        mask = on_same_positions(pairs, len(tile.shape))
+        S = self.variance * mask
+        if self.values is not None:
+            at_p, at_q = at_points(self.values, pairs, "p"), at_points(self.values, pairs, "q")
+            S = (at_p * at_q).mean(axis=-1).reshape(mask.shape)
+        shape = (*shape_of(pairs), *tile.shape)
+        return Kernel(np.broadcast_to(S, shape), np.broadcast_to(self.rate * mask, shape))
+
+    def mean(self, tile: Tile) -> Array:
+        """The mean of fixed values; 0 for random ones."""
+        if self.values is None:
+            return super().mean(tile)
+        return np.repeat(self.values.mean(axis=-1)[..., None], tile.size, axis=-1)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Mapped(Field):
+    """A field whose positions are mapped axis by axis; ``removed`` axes have one position left and go."""
+
+    axes: tuple[AxisMap | None, ...]
+    removed: tuple[int, ...] = ()
+
+    def _all_axes(self, pairs: Pairs) -> Pairs:
+        """The pairs with those axes that go, each with its one position."""
+        kept = iter(pairs)
+        return tuple(Axis.full(1) if k in self.removed else next(kept) for k in range(len(self.axes)))
+
+    def needs(self, wanted: Pairs) -> tuple[Pairs, ...]:
+        """What the maps read."""
+        axes = zip(self.axes, self._all_axes(wanted), strict=True)
+        return (tuple(axis if one is None else one.reads(axis) for one, axis in axes),)
+
+    def prepare(self, wanted: Pairs, given: tuple[Pairs, ...]) -> list[Any]:
+        """A matrix for each axis, the ones that shrink it most first."""
+        matrices = []
+        for k, (one, want, have) in enumerate(zip(self.axes, self._all_axes(wanted), given[0], strict=True)):
+            if one is not None:
+                matrices.append((k, one.matrix(want, have)))
+            elif len(want) != len(have):
+                matrices.append((k, Weights.of(np.eye(want.size)).matrix(want, have)))
+        return sorted(matrices, key=lambda entry: entry[1].shape[0] / max(entry[1].shape[1], 1))
+
+    def mapped(self, values: Array | None, pairs: Pairs, matrices: list[Any]) -> Array | None:
+        """The sum over taps, or the map of positions on both sides."""
+        if values is None:
+            return None
+        trailing = values.shape[len(self.axes) :]
+        for axis, matrix in matrices:
+            values = along(matrix, values, axis)
+        return values.reshape(*shape_of(pairs), *trailing)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class LinearMap(Mapped):
+    """Fresh weights over channels and taps: linear layers, convolutions, transposed ones, heads that flatten.
+
+    K' = C_b + C_W/k sum_t S, Theta' = lambda_b + 1/k sum_t (lambda_W S + C_W Theta), with the same tap t on
+    both sides.
+    """
+
+    C_W: float
+    C_b: float
+    lambda_W: float
+    lambda_b: float
+    shared: bool = True  # one set of weights for all positions; else each position has its own
+
+    @property
+    def taps(self) -> int:
+        """Number of taps k, of all axes."""
+        return prod(len(one.source) for one in self.axes if isinstance(one, Taps))
+
+    def _own_only(self, pairs: Pairs) -> Pairs:
+        """Weights of different positions are independent: only p = q has a kernel."""
+        return pairs if self.shared else tuple(Axis(axis.keys[axis.same], axis.size) for axis in pairs)
+
+    def needs(self, wanted: Pairs) -> tuple[Pairs, ...]:
+        """What the taps read."""
+        return super().needs(self._own_only(wanted))
+
+    def prepare(self, wanted: Pairs, given: tuple[Pairs, ...]) -> list[Any]:
+        """The sums over taps."""
+        return super().prepare(self._own_only(wanted), given)
+
+    def kernel(self, tile: Tile, inputs: list[Kernel], pairs: Pairs, prepared: Any) -> Kernel:
+        """The rule of a linear layer after the sum over taps."""
+        within = self._own_only(pairs)
+        S = self.mapped(inputs[0].S, within, prepared)
+        Theta = self.mapped(inputs[0].Theta, within, prepared)
+        assert S is not None
+        new = (self.lambda_W / self.taps) * S
+        new += self.lambda_b
+        if Theta is not None:
+            new += (self.C_W / self.taps) * Theta
+        K = (self.C_W / self.taps) * S
+        K += self.C_b
+        if self.shared:
+            return Kernel(K, new)
+        spread = np.zeros((2, *shape_of(pairs), *K.shape[len(pairs) :]))
+        where: Any = (slice(None), *np.ix_(*(axis.same for axis in pairs)))
+        spread[where] = K, new
+        return Kernel(spread[0], spread[1])
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class PositionMap(Mapped):
+    """A fixed map A of positions: S' = A S A^T, Theta' = A Theta A^T, m' = A m."""
+
+    @property
+    def keeps_gains(self) -> bool:
+        """Gains of channels pass through."""
+        return bool(self.gains)
+
+    def kernel(self, tile: Tile, inputs: list[Kernel], pairs: Pairs, prepared: Any) -> Kernel:
+        """The map on both sides."""
+        S, Theta = (self.mapped(part, pairs, prepared) for part in inputs[0])
+        assert S is not None
+        return Kernel(S, Theta)
+
+    def mean(self, tile: Tile) -> Array:
+        """The map of the means."""
+        values = tile.mean(self.inputs[0])
+        for k, one in enumerate(self.axes):
+            if isinstance(one, Weights):
+                values = along(one.matrix_of_positions, values, k)
+        return values.reshape(*self.positions, tile.size)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Arranged(Field):
+    """The same numbers with axes of positions transposed (``order``), then merged or split into ``positions``.
+
+    ``groups``: for each axis after transposing and merging, how many of the transposed axes it holds; or, where
+    ``split``, how many axes each transposed axis becomes.
+    """
+
+    order: tuple[int, ...]
+    groups: tuple[int, ...]
+    split: bool = False
+
+    @property
+    def keeps_gains(self) -> bool:
+        """Nothing is computed."""
+        return bool(self.gains)
+
+    def _fine(self) -> list[list[int]]:
+        """Sizes of the fine axes in each coarse one."""
+        fine = iter(self.positions if self.split else [self.inputs[0].positions[k] for k in self.order])
+        return [[next(fine) for _ in range(count)] for count in self.groups]
+
+    def _before(self, transposed: list[Any]) -> tuple[Any, ...]:
+        """What belongs to the transposed axes, in the order of the input's."""
+        return tuple(transposed[self.order.index(k)] for k in range(len(self.order)))
+
+    def needs(self, wanted: Pairs) -> tuple[Pairs, ...]:
+        """The same pairs, seen along the input's axes."""
+        if not self.split:
+            axes: list[Axis] = []
+            for coarse, sizes in zip(wanted, self._fine(), strict=True):
+                p, q = _unraveled(coarse.p, sizes), _unraveled(coarse.q, sizes)
+                axes += [Axis.of(a, b, size) for a, b, size in zip(p, q, sizes)]
+            return (self._before(axes),)
+        fine, coarse_axes = iter(wanted), []
+        for sizes in self._fine():
+            some = [next(fine) for _ in sizes]
+            coarse_axes.append(Axis(np.sort(_merged_keys(some, sizes)), prod(sizes)))
+        return (self._before(coarse_axes),)
+
+    def prepare(self, wanted: Pairs, given: tuple[Pairs, ...]) -> list[Indices | None]:
+        """For each coarse axis, where its pairs stand among those at hand."""
+        have = [given[0][k] for k in self.order]
+        places: list[Indices | None] = []
+        if self.split:
+            fine = iter(wanted)
+            for sizes, axis in zip(self._fine(), have, strict=True):
+                keys = _merged_keys([next(fine) for _ in sizes], sizes)
+                places.append(np.searchsorted(axis.keys, keys))
+            return places
+        left = iter(have)
+        for coarse, sizes in zip(wanted, self._fine(), strict=True):
+            some = [next(left) for _ in sizes]
+            p, q = _unraveled(coarse.p, sizes), _unraveled(coarse.q, sizes)
+            spots = tuple(axis.places(a, b) for axis, a, b in zip(some, p, q))
+            places.append(
+                np.ravel_multi_index(spots, shape_of(tuple(some))) if some else np.zeros(1, np.intp)
+            )
+        return places
+
+    def kernel(self, tile: Tile, inputs: list[Kernel], pairs: Pairs, prepared: Any) -> Kernel:
+        """The same entries in another order."""
+        S, Theta = (None if part is None else self._rearranged(part, pairs, prepared) for part in inputs[0])
+        assert S is not None
+        return Kernel(S, Theta)
+
+    def _rearranged(self, values: Array, pairs: Pairs, places: list[Indices]) -> Array:
+        axes, trailing = len(self.order), values.shape[len(self.order) :]
+        values = values.transpose(*self.order, *range(axes, values.ndim))
+        if not self.split:
+            fine, sizes = iter(values.shape[:axes]), []
+            for count in self.groups:
+                sizes.append(prod(next(fine) for _ in range(count)))
+            values = values.reshape(*sizes, *trailing)
+        for k, where in enumerate(places):
+            values = np.take(values, where, axis=k)
+        return values.reshape(*shape_of(pairs), *trailing)
+
+    def mean(self, tile: Tile) -> Array:
+        """The same numbers."""
+        values = tile.mean(self.inputs[0])
+        return values.transpose(*self.order, values.ndim - 1).reshape(*self.positions, tile.size)
+
+
+def _unraveled(indices: Indices, sizes: list[int]) -> tuple[Indices, ...]:
+    return np.unravel_index(indices, sizes) if sizes else ()
+
+
+def _merged_keys(axes: list[Axis], sizes: list[int]) -> Indices:
+    """Keys of the product of lists as pairs along one axis, in the order of the product."""
+    grids = np.meshgrid(*(np.arange(len(axis)) for axis in axes), indexing="ij")
+    p = np.ravel_multi_index([axis.p[grid] for axis, grid in zip(axes, grids)], sizes)
+    q = np.ravel_multi_index([axis.q[grid] for axis, grid in zip(axes, grids)], sizes)
+    return np.asarray((p * prod(sizes) + q).ravel(), dtype=np.intp)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Joined(Field):
+    """Fields one after another along an axis of positions; different ones are independent but for their means."""
+
+    axis: int
+
+    @property
+    def reads_points(self) -> bool:
+        """Means."""
+        return True
+
+    def _limits(self) -> list[tuple[int, int]]:
+        ends = np.cumsum([one.positions[self.axis] for one in self.inputs]).tolist()
+        return list(zip([0, *ends[:-1]], ends))
+
+    def _inside(self, axis: Axis, first: tuple[int, int], second: tuple[int, int]) -> Indices:
+        """Which pairs have p in one part and q in another."""
+        p, q = axis.p, axis.q
+        return np.flatnonzero((p >= first[0]) & (p < first[1]) & (q >= second[0]) & (q < second[1]))
+
+    def needs(self, wanted: Pairs) -> tuple[Pairs, ...]:
+        """Of each part the pairs inside it."""
+        found = []
+        for start, stop in self._limits():
+            axis = wanted[self.axis]
+            inside = self._inside(axis, (start, stop), (start, stop))
+            own = Axis.of(axis.p[inside] - start, axis.q[inside] - start, stop - start)
+            found.append((*wanted[: self.axis], own, *wanted[self.axis + 1 :]))
+        return tuple(found)
+
+    def kernel(self, tile: Tile, inputs: list[Kernel], pairs: Pairs, prepared: Any) -> Kernel:
+        """The kernels of the parts, and products of means between them."""
+        trailing = inputs[0].S.shape[len(pairs) :]
+        S, Theta = np.zeros((2, *shape_of(pairs), *trailing))
+        before = (slice(None),) * self.axis
+        for i, (first, kernel) in enumerate(zip(self._limits(), inputs, strict=True)):
+            inside = (*before, self._inside(pairs[self.axis], first, first))
+            S[inside] = kernel.S
+            if kernel.Theta is not None:
+                Theta[inside] = kernel.Theta
+            for j, second in enumerate(self._limits()):
+                across = self._inside(pairs[self.axis], first, second)
+                if i != j and not (self.inputs[i].gaussian or self.inputs[j].gaussian) and len(across):
+                    S[(*before, across)] = self._means(tile, pairs, across, (i, first[0]), (j, second[0]))
+        return Kernel(S, Theta)
+
+    def _means(
+        self, tile: Tile, pairs: Pairs, across: Indices, row: tuple[int, int], column: tuple[int, int]
+    ) -> Array:
+        """m(a; p) m(b; q) for p in one part and q in another."""
+        axis, k = pairs[self.axis], self.axis
+        sides = []
+        for (part, start), positions, side in ((row, axis.p, "p"), (column, axis.q, "q")):
+            name = (self.inputs[part], "mean")
+            if tile.own:
+                tile.mean(self.inputs[part])
+            points = tile.row_points if side == "p" else tile.column_points
+            values = np.take(points[name], positions[across] - start, axis=k)
+            others = [one for number, one in enumerate(pairs) if number != k]
+            for number, one in zip([n for n in range(len(pairs)) if n != k], others):
+                values = np.take(values, getattr(one, side), axis=number)
+            sides.append(values if tile.own else values[..., None] if side == "p" else values[..., None, :])
+        return np.asarray(sides[0] * sides[1])
+
+    def mean(self, tile: Tile) -> Array:
+        """The means of the parts."""
+        return np.concatenate([tile.mean(one) for one in self.inputs], axis=self.axis)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Superposed(Field):
+    """A linear combination of independent Gaussian fields: Gaussian again."""
+
+    weights: tuple[float, ...]
+
+    def kernel(self, tile: Tile, inputs: list[Kernel], pairs: Pairs, prepared: Any) -> Kernel:
+        """Sums of kernels times squared weights."""
+        S = sum(w * w * one.S for w, one in zip(self.weights, inputs, strict=True))
+        Theta = None
+        for w, one in zip(self.weights, inputs, strict=True):
+            if one.Theta is not None:
+                Theta = w * w * one.Theta if Theta is None else Theta + w * w * one.Theta
+        return Kernel(np.asarray(S), Theta)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ChannelPart(Field):
+    """Some of the channels of a field: the same kernel, but independent of the other channels."""
+
+    @property
+    def keeps_gains(self) -> bool:
+        """Nothing is computed."""
+        return bool(self.gains)
+
+    def kernel(self, tile: Tile, inputs: list[Kernel], pairs: Pairs, prepared: Any) -> Kernel:
+        """That of the whole."""
+        return inputs[0]
+
+    def mean(self, tile: Tile) -> Array:
+        """That of the whole."""
+        return tile.mean(self.inputs[0])
+
+
+def as_data(x: Any) -> NDArray[Any]:
+    """Inputs as an array: tokens stay whole numbers, everything else is float64."""
+    values = np.asarray(x)
+    return values if values.dtype.kind in "iu" else values.astype(np.float64)

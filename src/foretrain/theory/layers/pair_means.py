@@ -1,0 +1,145 @@
+"""<s(u) s(v)>, <s'(u) s'(v)> and <u s'(u) v s'(v)> of one Gaussian field at all pairs of points of a tile."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+
+from foretrain.activations import Activation
+from foretrain.gaussian.closed_forms import closed_pair, tile_rule
+from foretrain.gaussian.factors import Factor, Term
+from foretrain.gaussian.grams import AllPairs, second_moments
+from foretrain.gaussian.quadrature import Stack
+from foretrain.theory.layers.fields import Field, Tile
+from foretrain.theory.layers.positions import Array, Pairs, shape_of
+
+_TOLERANCE = 1e-12
+
+
+@lru_cache(maxsize=256)
+def factor_of(activation: Activation, kind: str) -> Factor:
+    """The value, the slope, or z times the slope of a nonlinearity."""
+    if kind == "value":
+        return Factor((Term(activation),))
+    slope = Factor((Term(activation, order=1, floor=1),))
+    return slope if kind == "slope" else Factor(slope.terms, (0.0, 1.0))
+
+
+def pair_means(
+    activation: Activation, kinds: Sequence[str], covariance: Array, of: Field, tile: Tile, pairs: Pairs
+) -> list[Array]:
+    """Each kind of mean at every pair: the closed form, else the series in the correlation."""
+    rows, columns = tile.rows((of, "second"), pairs), tile.columns((of, "second"), pairs)
+    if tile.same and not tile.own:
+        covariance = _exact_own(covariance, tile.row_points[of, "second"], pairs)
+    factors = [factor_of(activation, kind) for kind in kinds]
+    found: list[Array | None] = [None] * len(kinds)
+    closed = {closed_pair(one, one): k for k, one in enumerate(factors) if closed_pair(one, one) is not None}
+    if closed:
+        targets = {pair[1]: np.empty(covariance.shape) for pair in closed if pair is not None}
+        tile_rule(activation)(rows, columns, covariance, targets)
+        for pair, k in closed.items():
+            assert pair is not None
+            found[k] = targets[pair[1]]
+    if activation.slopes is not None and "gain" in kinds:  # z s'(z) = s(z)
+        found[kinds.index("gain")] = found[kinds.index("value")]
+    left = [k for k, value in enumerate(found) if value is None]
+    if left:
+        more = _by_series([factors[k] for k in left], covariance, of, tile, pairs)
+        for k, value in zip(left, more, strict=True):
+            found[k] = value
+    return [value for value in found if value is not None]
+
+
+def _exact_own(covariance: Array, variance: Array, pairs: Pairs) -> Array:
+    """The covariances with those of points with themselves equal to the variances to the last digit.
+
+    The angle between a point and itself would else be the square root of a rounding error.
+    """
+    covariance = np.ascontiguousarray(covariance)
+    inputs = np.arange(variance.shape[-1])
+    same = np.ix_(*(axis.same for axis in pairs), inputs)
+    positions = np.ix_(*(axis.p[axis.same] for axis in pairs), inputs)
+    covariance[(*same, same[-1])] = variance[positions]
+    return covariance
+
+
+def _by_series(factors: list[Factor], covariance: Array, of: Field, tile: Tile, pairs: Pairs) -> list[Array]:
+    """By the rules of :mod:`foretrain.gaussian.grams` for matrices of pairs."""
+    products = [(one, one) for one in factors]
+    if tile.own:
+        return _own_by_series(products, covariance, tile.row_points[of, "second"], pairs)
+    results = [np.empty(covariance.shape) for _ in factors]
+    row_variance, column_variance = tile.row_points[of, "second"], tile.column_points[of, "second"]
+    flat_rows, flat_columns = (v.reshape(-1, v.shape[-1]) for v in (row_variance, column_variance))
+    p, q = _flat_positions(pairs)
+    values = covariance.reshape(len(p), *covariance.shape[len(pairs) :])
+    out = [one.reshape(values.shape) for one in results]
+    for start, stop in _runs(p):
+        # All pairs with one first position: a matrix of its inputs by the inputs at all second positions.
+        block = np.ascontiguousarray(np.moveaxis(values[start:stop], 0, 1)).reshape(values.shape[1], -1)
+        variance = np.concatenate([flat_rows[p[start]], flat_columns[q[start:stop]].ravel()])
+        found = AllPairs(block, variance, _TOLERANCE, first_column=len(block)).all(products)
+        for target, one in zip(out, found, strict=True):
+            shaped = one.value.reshape(values.shape[1], stop - start, values.shape[2])
+            target[start:stop] = np.moveaxis(shaped, 1, 0)
+    if tile.same:
+        inputs = np.arange(values.shape[1])
+        same = np.flatnonzero(p == q)
+        for target, factor in zip(out, factors, strict=True):
+            own = second_moments(factor, flat_rows[p[same]].ravel()).reshape(len(same), -1)
+            target[same[:, None], inputs, inputs] = own
+    return results
+
+
+def _own_by_series(
+    products: list[tuple[Factor, Factor]], covariance: Array, variance: Array, pairs: Pairs
+) -> list[Array]:
+    """Pairs of positions of each input with itself."""
+    p, q = _flat_positions(pairs)
+    flat = variance.reshape(-1, variance.shape[-1])
+    values = covariance.reshape(len(p), -1)
+    results = [np.empty(values.shape) for _ in products]
+    same = np.flatnonzero(p == q)
+    for target, (factor, _) in zip(results, products, strict=True):
+        target[same] = second_moments(factor, flat[p[same]].ravel()).reshape(len(same), -1)
+    if len(same) < len(p):
+        matrix = np.zeros((len(flat), len(flat)))
+        for number in range(values.shape[1]):
+            matrix[:] = 0
+            np.fill_diagonal(matrix, flat[:, number])
+            matrix[p, q] = values[:, number]
+            found = AllPairs(matrix, flat[:, number], _TOLERANCE, first_column=0).all(products)
+            for target, one in zip(results, found, strict=True):
+                target[:, number] = one.value[p, q]
+    return [one.reshape(covariance.shape) for one in results]
+
+
+def _flat_positions(pairs: Pairs) -> tuple[np.ndarray, np.ndarray]:
+    """Positions of all pairs as single numbers, in the order of the arrays."""
+    sizes, lengths = [axis.size for axis in pairs], shape_of(pairs)
+    if not pairs:
+        return np.zeros(1, np.intp), np.zeros(1, np.intp)
+    grids = np.meshgrid(*(np.arange(length) for length in lengths), indexing="ij")
+    p = np.ravel_multi_index([axis.p[grid].ravel() for axis, grid in zip(pairs, grids)], sizes)
+    q = np.ravel_multi_index([axis.q[grid].ravel() for axis, grid in zip(pairs, grids)], sizes)
+    return np.asarray(p), np.asarray(q)
+
+
+def _runs(p: np.ndarray) -> list[tuple[int, int]]:
+    """Stretches of equal numbers."""
+    edges = np.flatnonzero(np.diff(p)) + 1
+    return list(zip([0, *edges.tolist()], [*edges.tolist(), len(p)]))
+
+
+def point_mean(activation: Activation, variance: Array) -> Array:
+    """<s(u)> at single points of these variances."""
+    flat = variance.ravel()
+    if activation.slopes is not None:
+        minus, plus = activation.slopes
+        return np.asarray((plus - minus) * np.sqrt(variance / (2 * np.pi)))
+    one = factor_of(activation, "value")
+    value, _ = Stack(flat[:, None, None], np.zeros((len(flat), 1)), _TOLERANCE).total([one])
+    return np.asarray(value.reshape(variance.shape))

@@ -1,0 +1,201 @@
+"""Pairs of positions (p, q) at which a kernel is needed, axis by axis, and the linear maps between them.
+
+A kernel of N inputs at P positions has N^2 P^2 entries, most of which a network never reads: a head that
+flattens asks for p = q only. Which pairs are needed is found backwards from the head; what follows works on
+lists of pairs. A list over several axes is the product of one list for each axis, as windows, taps and paddings
+are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sparse
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+Indices = NDArray[np.intp]
+
+
+@dataclass(frozen=True, eq=False)
+class Axis:
+    """Pairs of positions along one axis of ``size`` positions: sorted keys p * size + q."""
+
+    keys: Indices
+    size: int
+
+    @staticmethod
+    def diagonal(size: int) -> Axis:
+        """The pairs p = q."""
+        return Axis(np.arange(size) * (size + 1), size)
+
+    @staticmethod
+    def full(size: int) -> Axis:
+        """All pairs."""
+        return Axis(np.arange(size * size), size)
+
+    @staticmethod
+    def of(p: Indices, q: Indices, size: int) -> Axis:
+        """The distinct ones of these pairs."""
+        return Axis(np.unique(p * size + q), size)
+
+    @cached_property
+    def p(self) -> Indices:
+        """Positions of the first input."""
+        return self.keys // max(self.size, 1)
+
+    @cached_property
+    def q(self) -> Indices:
+        """Positions of the second input."""
+        return self.keys % max(self.size, 1)
+
+    @cached_property
+    def same(self) -> Indices:
+        """Where the list holds pairs p = q."""
+        return np.flatnonzero(self.p == self.q)
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def __or__(self, other: Axis) -> Axis:
+        return self if self.covers(other) else Axis(np.union1d(self.keys, other.keys), self.size)
+
+    def covers(self, other: Axis) -> bool:
+        """Whether every pair of the other list is in this one."""
+        if self is other or len(self) == self.size**2:
+            return True
+        return len(self) >= len(other) and bool(np.isin(other.keys, self.keys).all())
+
+    def places(self, p: Indices, q: Indices) -> Indices:
+        """Where these pairs stand in the list; each must be in it."""
+        return np.searchsorted(self.keys, p * self.size + q)
+
+
+Pairs = tuple[Axis, ...]
+
+
+def diagonal(positions: Sequence[int]) -> Pairs:
+    """Every position with itself."""
+    return tuple(Axis.diagonal(size) for size in positions)
+
+
+def joined(first: Pairs | None, second: Pairs) -> Pairs:
+    """The pairs of both, as a product of lists."""
+    return second if first is None else tuple(a | b for a, b in zip(first, second, strict=True))
+
+
+def shape_of(pairs: Pairs) -> tuple[int, ...]:
+    """Lengths of the lists."""
+    return tuple(len(axis) for axis in pairs)
+
+
+@dataclass(frozen=True, eq=False)
+class Taps:
+    """Along one axis: ``source[t, p]`` is the input position that output position p reads by tap t, or -1 for none.
+
+    Different taps have independent weights, so a pair of outputs reads pairs of inputs by the same tap.
+    """
+
+    source: Indices  # (taps, outputs)
+    size: int  # input positions
+
+    def reads(self, wanted: Axis) -> Axis:
+        """Pairs of inputs that these pairs of outputs read."""
+        p, q = self.source[:, wanted.p], self.source[:, wanted.q]
+        inside = (p >= 0) & (q >= 0)
+        return Axis.of(p[inside], q[inside], self.size)
+
+    def matrix(self, wanted: Axis, given: Axis) -> Any:
+        """The sum over taps as a matrix from the list of inputs to that of outputs."""
+        p, q = self.source[:, wanted.p], self.source[:, wanted.q]
+        tap, row = np.nonzero((p >= 0) & (q >= 0))
+        column = given.places(p[tap, row], q[tap, row])
+        return sparse.csr_array((np.ones(len(row)), (row, column)), shape=(len(wanted), len(given)))
+
+
+@dataclass(frozen=True, eq=False)
+class Weights:
+    """Along one axis: a fixed matrix from input to output positions (pooling, slicing, resizing)."""
+
+    matrix_of_positions: Any  # sparse (outputs, inputs)
+
+    @staticmethod
+    def of(matrix: Any) -> Weights:
+        """From a dense or sparse matrix."""
+        kept = sparse.csr_array(matrix)
+        kept.eliminate_zeros()
+        kept.sort_indices()
+        return Weights(kept)
+
+    @property
+    def size(self) -> int:
+        """Input positions."""
+        return int(self.matrix_of_positions.shape[1])
+
+    @property
+    def only_picks(self) -> bool:
+        """Whether every output position is one of the input positions."""
+        matrix = self.matrix_of_positions
+        return bool((np.diff(matrix.indptr) == 1).all() and (matrix.data == 1).all())
+
+    def _products(self, wanted: Axis) -> tuple[Indices, Indices, Indices, Array]:
+        """For each wanted pair (its number) all input pairs (i, j) and their weights A_pi A_qj."""
+        matrix = self.matrix_of_positions
+        start, count = matrix.indptr[:-1].astype(np.intp), np.diff(matrix.indptr).astype(np.intp)
+        of_p, of_q = count[wanted.p], count[wanted.q]
+        number = np.repeat(np.arange(len(wanted)), of_p * of_q)
+        inside = np.arange(len(number)) - np.repeat(np.cumsum(of_p * of_q) - of_p * of_q, of_p * of_q)
+        first = start[wanted.p[number]] + inside // of_q[number]
+        second = start[wanted.q[number]] + inside % of_q[number]
+        weight = matrix.data[first] * matrix.data[second]
+        return number, matrix.indices[first].astype(np.intp), matrix.indices[second].astype(np.intp), weight
+
+    def reads(self, wanted: Axis) -> Axis:
+        """Pairs of inputs that these pairs of outputs read."""
+        _, i, j, _ = self._products(wanted)
+        return Axis.of(i, j, self.size)
+
+    def matrix(self, wanted: Axis, given: Axis) -> Any:
+        """The map on both sides, A x A, from the list of inputs to that of outputs."""
+        number, i, j, weight = self._products(wanted)
+        shape = (len(wanted), len(given))
+        return sparse.csr_array((weight, (number, given.places(i, j))), shape=shape)
+
+
+AxisMap = Taps | Weights
+
+
+def along(matrix: Any, values: Array, axis: int) -> Array:
+    """A sparse matrix applied along one axis of an array."""
+    before, after = values.shape[:axis], values.shape[axis + 1 :]
+    blocks = int(np.prod(before, dtype=np.intp))
+    if blocks > 1:
+        matrix = sparse.kron(sparse.eye_array(blocks), matrix, format="csr")
+    out = matrix @ values.reshape(matrix.shape[1], int(np.prod(after, dtype=np.intp)))
+    return np.asarray(out).reshape(*before, matrix.shape[0] // max(blocks, 1), *after)
+
+
+def selected(values: Array, given: Pairs, wanted: Pairs) -> Array:
+    """The entries of some of the pairs."""
+    for number, (have, want) in enumerate(zip(given, wanted, strict=True)):
+        if have is not want and len(have) != len(want):
+            values = np.take(values, have.places(want.p, want.q), axis=number)
+    return values
+
+
+def at_points(values: Array, pairs: Pairs, side: str) -> Array:
+    """What points (positions..., inputs) hold, at the first ("p") or second ("q") position of each pair."""
+    for number, axis in enumerate(pairs):
+        values = np.take(values, getattr(axis, side), axis=number)
+    return values
+
+
+def on_diagonal(values: Array, pairs: Pairs) -> Array:
+    """The entries with p = q of an array over pairs, as points; the lists must hold them all."""
+    for number, axis in enumerate(pairs):
+        values = np.take(values, axis.same, axis=number)
+    return values

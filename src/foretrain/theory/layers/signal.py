@@ -1,0 +1,711 @@
+"""A network written as what happens to its signal: the description that infinite-width kernels are computed from.
+
+    x = data((8, 8))                                  # images of 8 x 8 positions, any number of channels
+    h = x.convolution(3, padding=1, C_W=2).activation("relu")
+    h = h + h.convolution(3, padding=1, C_W=2)        # a skip
+    kernels(h.mean().linear(C_W=1), X)                # X: (N, 8, 8, channels)
+
+Every method gives a new signal. What has no deterministic limit, or no rule, is refused where it is written down.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from foretrain.activations import activation as find_activation
+from foretrain.support.errors import InputError, NotSupportedError
+from foretrain.theory.layers import windows
+from foretrain.theory.layers.expressions import (
+    Apply,
+    Elementwise,
+    Expression,
+    Leaf,
+    Product,
+    Sum,
+    combination,
+    leaves,
+    linear_terms,
+    product,
+)
+from foretrain.theory.layers.fields import Field, Gain, Source
+from foretrain.theory.layers.linear_maps import (
+    Arranged,
+    ChannelPart,
+    Data,
+    Embedded,
+    Joined,
+    LinearMap,
+    PositionMap,
+    Superposed,
+    Table,
+)
+from foretrain.theory.layers.normalisation import Mixed, Normalised, Trained
+from foretrain.theory.layers.positions import Array, AxisMap, Weights
+
+_numbers = itertools.count()
+Sizes = int | Sequence[int]
+
+
+def data(positions: Sizes = (), name: str = "input") -> Signal:
+    """The input of a network: N inputs at these positions, with any number of channels."""
+    return _signal(Data(positions=_sizes(positions), name=name))
+
+
+def tokens(
+    positions: Sizes, *, variance: float = 1.0, rate: float | None = None, padding: int | None = None
+) -> Signal:
+    """Tokens looked up in a table of Gaussian vectors; ``padding``: a token whose row is zero and stays so."""
+    rate = variance if rate is None else rate
+    field = Embedded(
+        positions=_sizes(positions),
+        name="embedding",
+        variance=variance,
+        rate=rate,
+        padding=padding,
+        gaussian=True,
+        sources=_fresh(),
+    )
+    return _signal(field)
+
+
+def table(
+    positions: Sizes, *, variance: float = 0.0, rate: float | None = None, values: Any = None
+) -> Signal:
+    """Numbers that all inputs share: random parameters, or fixed ``values`` (positions..., channels)."""
+    rate = (variance if values is None else 0.0) if rate is None else rate
+    kept = None if values is None else np.asarray(values, dtype=np.float64)
+    field = Table(
+        positions=_sizes(positions),
+        name="table",
+        variance=variance,
+        rate=rate,
+        values=kept,
+        gaussian=kept is None,
+        sources=_fresh() if kept is None else frozenset(),
+    )
+    return _signal(field)
+
+
+@dataclass(frozen=True)
+class Block:
+    """Some of the channels: their share of all, and what they hold."""
+
+    share: float
+    law: Expression
+
+
+@dataclass(frozen=True, eq=False)
+class Signal:
+    """What a layer holds: blocks of channels, each an expression of Gaussian fields, at some positions."""
+
+    blocks: tuple[Block, ...]
+    positions: tuple[int, ...]
+
+    # Linear maps over channels
+
+    def linear(
+        self,
+        *,
+        C_W: float = 1.0,
+        C_b: float = 0.0,
+        lambda_W: float | None = None,
+        lambda_b: float | None = None,
+        name: str = "linear",
+    ) -> Signal:
+        """A linear layer over channels, the same at every position. Rates are C_W and C_b if not given."""
+        return self.mapped(
+            [None] * len(self.positions), C_W=C_W, C_b=C_b, lambda_W=lambda_W, lambda_b=lambda_b, name=name
+        )
+
+    def convolution(
+        self,
+        kernel: Sizes,
+        *,
+        stride: Sizes = 1,
+        padding: Sizes | Sequence[tuple[int, int]] = 0,
+        dilation: Sizes = 1,
+        mode: str = "zeros",
+        name: str = "convolution",
+        **law: Any,
+    ) -> Signal:
+        """A convolution over all axes of positions; law: C_W, C_b, lambda_W, lambda_b, shared, depthwise."""
+        each = [_each(value, len(self.positions)) for value in (kernel, stride, dilation)]
+        sides = [(p, p) if isinstance(p, int) else p for p in _each(padding, len(self.positions))]
+        axes = [
+            windows.convolution(size, k, stride=s, padding=pad, dilation=d, mode=mode)
+            for size, k, s, d, pad in zip(self.positions, *each, sides, strict=True)
+        ]
+        return self.mapped(axes, name=name, **law)
+
+    def transposed_convolution(
+        self,
+        kernel: Sizes,
+        *,
+        stride: Sizes = 1,
+        padding: Sizes = 0,
+        dilation: Sizes = 1,
+        output_padding: Sizes = 0,
+        name: str = "transposed convolution",
+        **law: Any,
+    ) -> Signal:
+        """A transposed convolution; C_W counts a fan-in of channels times taps."""
+        each = [
+            _each(value, len(self.positions)) for value in (kernel, stride, padding, dilation, output_padding)
+        ]
+        axes = [
+            windows.transposed_convolution(size, k, stride=s, padding=p, dilation=d, output_padding=o)
+            for size, k, s, p, d, o in zip(self.positions, *each, strict=True)
+        ]
+        return self.mapped(axes, name=name, **law)
+
+    def flatten(self, name: str = "flatten and linear", **law: Any) -> Signal:
+        """Positions become channels of the linear layer that follows: one weight for every position and channel."""
+        return self.mapped(
+            [windows.flattened(size) for size in self.positions], removed="all", name=name, **law
+        )
+
+    def mapped(
+        self,
+        axes: Sequence[AxisMap | None],
+        *,
+        C_W: float = 1.0,
+        C_b: float = 0.0,
+        lambda_W: float | None = None,
+        lambda_b: float | None = None,
+        shared: bool = True,
+        depthwise: bool = False,
+        removed: str | Sequence[int] = (),
+        name: str = "linear",
+    ) -> Signal:
+        """Fresh weights over channels and taps; ``depthwise``: each output channel reads one channel only."""
+        gone = tuple(range(len(axes))) if removed == "all" else tuple(int(k) for k in removed)
+        return _signal(
+            LinearMap(
+                inputs=(self._read(),),
+                axes=tuple(axes),
+                removed=gone,
+                positions=_after(self.positions, axes, gone),
+                name=name,
+                C_W=C_W,
+                C_b=C_b,
+                lambda_W=C_W if lambda_W is None else lambda_W,
+                lambda_b=C_b if lambda_b is None else lambda_b,
+                shared=shared,
+                gaussian=not depthwise,
+                sources=_fresh(),
+            )
+        )
+
+    # Maps over positions
+
+    def over_positions(
+        self, axes: Sequence[Weights | None], removed: Sequence[int] = (), name: str = "pooling"
+    ) -> Signal:
+        """A fixed map along each axis of positions, the same for all channels."""
+        gone = tuple(removed)
+
+        def one(field: Field) -> Field:
+            gaussian = field.gaussian and not any(gain.own_position for gain in field.gains)
+            return PositionMap(
+                inputs=(field,),
+                axes=tuple(axes),
+                removed=gone,
+                positions=_after(self.positions, axes, gone),
+                name=name,
+                gaussian=gaussian,
+                gains=field.gains if gaussian else (),
+                sources=field.sources,
+            )
+
+        # A map that only picks positions may as well pick them before a nonlinearity, whose law then stays known.
+        picks = all(axis is None or axis.only_picks for axis in axes)
+        change = _in_each_field(one) if picks else lambda law: Leaf(one(_moments(law)))
+        return self._each(change, _after(self.positions, axes, gone))
+
+    def average_pool(
+        self,
+        kernel: Sizes,
+        *,
+        stride: Sizes | None = None,
+        padding: Sizes = 0,
+        name: str = "average pooling",
+        **options: Any,
+    ) -> Signal:
+        """Means over windows; options: ceil_mode, count_include_pad, divisor, as torch has them."""
+        strides = kernel if stride is None else stride
+        each = [_each(value, len(self.positions)) for value in (kernel, strides, padding)]
+        axes = [
+            windows.average(size, k, stride=s, padding=p, **options)
+            for size, k, s, p in zip(self.positions, *each, strict=True)
+        ]
+        return self.over_positions(axes, name=name)
+
+    def mean(self, axes: Sequence[int] | None = None, name: str = "mean over positions") -> Signal:
+        """The mean over some axes of positions, or all."""
+        which = tuple(range(len(self.positions))) if axes is None else tuple(axes)
+        maps = [windows.total(n, 1 / n) if k in which else None for k, n in enumerate(self.positions)]
+        return self.over_positions(maps, which, name)
+
+    def sum(self, axes: Sequence[int] | None = None, name: str = "sum over positions") -> Signal:
+        """The sum over some axes of positions, or all."""
+        which = tuple(range(len(self.positions))) if axes is None else tuple(axes)
+        maps = [windows.total(n) if k in which else None for k, n in enumerate(self.positions)]
+        return self.over_positions(maps, which, name)
+
+    def take(self, axis: int, positions: int | Sequence[int], name: str = "some positions") -> Signal:
+        """One position along an axis, which then goes, or several in the order given."""
+        maps: list[Weights | None] = [None] * len(self.positions)
+        size = self.positions[axis]
+        wanted = [positions] if isinstance(positions, int) else positions
+        maps[axis] = windows.chosen(size, np.array([k + size if k < 0 else k for k in wanted]))
+        return self.over_positions(maps, (axis,) if isinstance(positions, int) else (), name)
+
+    def broadcast(self, positions: Sizes) -> Signal:
+        """The same at more positions: leading axes are new, axes of size 1 grow."""
+        wanted = _sizes(positions)
+        if wanted == self.positions:
+            return self
+        new = len(wanted) - len(self.positions)
+        grown = self.arranged(tuple(range(len(self.positions))), (0,) * new + (1,) * len(self.positions))
+        sizes = (1,) * new + self.positions
+        maps = [None if a == b else Weights.of(np.ones((b, 1))) for a, b in zip(sizes, wanted, strict=True)]
+        if any(a not in (1, b) for a, b in zip(sizes, wanted)):
+            raise InputError(f"positions {self.positions} cannot be broadcast to {wanted}.")
+        return grown.over_positions(maps, name="broadcast")
+
+    def arranged(
+        self, order: Sequence[int], groups: Sequence[int], split: Sequence[int] | None = None
+    ) -> Signal:
+        """Axes of positions in another order, then merged: each new axis holds so many of them (0: one of size 1).
+
+        With ``split`` (sizes), each axis of the new order is split instead into as many axes as ``groups`` says.
+        """
+        order, groups = tuple(order), tuple(groups)
+        sizes = iter([self.positions[k] for k in order])
+        merged = (
+            tuple(prod(next(sizes) for _ in range(count)) for count in groups)
+            if split is None
+            else tuple(split)
+        )
+        if order == tuple(range(len(order))) and merged == self.positions:
+            return self
+
+        def one(field: Field) -> Field:
+            return Arranged(
+                inputs=(field,),
+                order=order,
+                groups=groups,
+                split=split is not None,
+                positions=merged,
+                name=field.name,
+                gaussian=field.gaussian,
+                gains=field.gains,
+                sources=field.sources,
+            )
+
+        return self._each(_in_each_field(one), merged)
+
+    # Nonlinearities, sums, products
+
+    def activation(self, function: Any) -> Signal:
+        """A nonlinearity: a name, an activation, or a callable."""
+        found = find_activation(function)
+        if found.name == "linear":
+            return self
+
+        def one(law: Expression) -> Expression:
+            inner = _collapsed(law)
+            for field in leaves(inner):
+                if not field.gaussian:
+                    raise NotSupportedError(
+                        f"{found.label} follows {field.name}, which is not Gaussian in the limit: only its second "
+                        "moments are known, and a nonlinearity needs more. Measure it with ft.ensemble."
+                    )
+            return Apply(found, inner)
+
+        return self._each(one)
+
+    def __add__(self, other: Signal | float) -> Signal:
+        if not isinstance(other, Signal):
+            return self._each(lambda law: combination([(1.0, law)], float(other)))
+        first, second = _aligned(self, other)
+        blocks = [
+            replace(a, law=_collapsed(_independent(combination([(1.0, a.law), (1.0, b.law)]))))
+            for a, b in zip(first.blocks, second.blocks, strict=True)
+        ]
+        return Signal(tuple(blocks), first.positions)
+
+    def __mul__(self, other: Signal | float) -> Signal:
+        if not isinstance(other, Signal):
+            return self._each(lambda law: combination([(float(other), law)]))
+        first, second = _aligned(self, other)
+        blocks = [
+            replace(a, law=_independent(product([a.law, b.law])))
+            for a, b in zip(first.blocks, second.blocks, strict=True)
+        ]
+        return Signal(tuple(blocks), first.positions)
+
+    __radd__, __rmul__ = __add__, __mul__
+
+    def __neg__(self) -> Signal:
+        return -1.0 * self
+
+    def __sub__(self, other: Signal | float) -> Signal:
+        return self + (-1.0) * other
+
+    # Normalisation
+
+    def layer_norm(self, *, epsilon: float = 1e-5, over_positions: bool = False, **rates: Any) -> Signal:
+        """LayerNorm over channels; ``over_positions``: over channels and positions together (one group of GroupNorm).
+
+        rates: gain, shift (rates of the trained gain and shift), own_position (one of each for every position).
+        """
+        return self._normalised(epsilon, True, over_positions)._with_rates(**rates)
+
+    def rms_norm(self, *, epsilon: float = 1e-5, **rates: Any) -> Signal:
+        """RMSNorm over channels: nothing is subtracted."""
+        return self._normalised(epsilon, False, False)._with_rates(**rates)
+
+    def batch_norm(
+        self,
+        *,
+        epsilon: float = 1e-5,
+        mean: float = 0.0,
+        variance: float = 1.0,
+        weight: float = 1.0,
+        bias: float = 0.0,
+        **rates: Any,
+    ) -> Signal:
+        """BatchNorm in eval mode, with statistics that are equal in all channels."""
+        scale = 1 / np.sqrt(variance + epsilon)
+        centred = scale * (self + (-mean)) if mean else float(scale) * self
+        return centred.trained(weight, **rates) + bias if bias else centred.trained(weight, **rates)
+
+    def _with_rates(
+        self,
+        *,
+        weight: float = 1.0,
+        bias: float = 0.0,
+        gain: float = 0.0,
+        shift: float = 0.0,
+        own_position: bool = False,
+    ) -> Signal:
+        trained = self.trained(weight, gain=gain, shift=shift, own_position=own_position)
+        return trained + bias if bias else trained
+
+    def trained(
+        self, weight: float = 1.0, *, gain: float = 0.0, shift: float = 0.0, own_position: bool = False
+    ) -> Signal:
+        """Times gains of the channels, all ``weight`` but trained at the rate ``gain``; shifts at ``shift``."""
+        if not (gain or shift):
+            return self if weight == 1 else weight * self
+
+        def one(law: Expression) -> Expression:
+            before = _moments(_collapsed(law))
+            field = _moments(_collapsed(combination([(weight, Leaf(before))]))) if weight else _zero(before)
+            gaussian = field.gaussian
+            coupled = gaussian and bool(gain) and bool(weight)
+            gains = (*field.gains, *([Gain(gain / weight**2, own_position)] if coupled else []))
+            return Leaf(
+                Trained(
+                    inputs=(field, before),
+                    positions=field.positions,
+                    name="gains",
+                    gaussian=gaussian,
+                    gains=gains if gaussian else (),
+                    sources=field.sources,
+                    shift_rate=shift,
+                    gain_rate=0.0 if coupled else gain,
+                    own_position=own_position,
+                )
+            )
+
+        return self._each(one)
+
+    def _normalised(self, epsilon: float, centred: bool, over_positions: bool) -> Signal:
+        fields = [_moments(_collapsed(block.law)) for block in self.blocks]
+        gaussian = all(field.gaussian for field in fields)
+
+        def one(field: Field) -> Field:
+            return Normalised(
+                inputs=(field, *fields),
+                shares=tuple(block.share for block in self.blocks),
+                positions=field.positions,
+                name="norm",
+                epsilon=epsilon,
+                centred=centred,
+                over_positions=over_positions,
+                gaussian=gaussian,
+                gains=field.gains if gaussian else (),
+                sources=field.sources,
+            )
+
+        return replace(
+            self, blocks=tuple(Block(b.share, Leaf(one(f))) for b, f in zip(self.blocks, fields, strict=True))
+        )
+
+    # Channels
+
+    def channels(self, start: float, stop: float) -> Signal:
+        """The channels from ``start`` to ``stop``, as shares of all: one half of a layer that is split in two."""
+        found, edge = [], 0.0
+        for block in self.blocks:
+            first, last = max(start, edge), min(stop, edge + block.share)
+            if last - first > 1e-12:
+                inside = ((first - edge) / block.share, (last - edge) / block.share)
+                law = (
+                    block.law
+                    if inside == (0.0, 1.0)
+                    else _substituted(block.law, lambda one, i=inside: _part(one, *i))
+                )
+                found.append(Block((last - first) / (stop - start), law))
+            edge += block.share
+        return Signal(tuple(found), self.positions)
+
+    def _each(self, change: Any, positions: tuple[int, ...] | None = None) -> Signal:
+        """Every block changed in the same way."""
+        blocks = tuple(replace(block, law=change(block.law)) for block in self.blocks)
+        return Signal(blocks, self.positions if positions is None else positions)
+
+    def _read(self) -> Field:
+        """The field whose moments a linear map reads."""
+        fields = tuple(_moments(block.law) for block in self.blocks)
+        if len(fields) == 1:
+            return fields[0]
+        return Mixed(
+            inputs=fields,
+            shares=tuple(block.share for block in self.blocks),
+            positions=self.positions,
+            name="concatenation",
+            sources=frozenset().union(*(field.sources for field in fields)),
+        )
+
+    @property
+    def field(self) -> Field:
+        """What the signal is at the end of a network."""
+        return self._read()
+
+
+def concatenated(parts: Sequence[Signal], shares: Sequence[float] | None = None) -> Signal:
+    """Channels of several signals side by side; ``shares``: how many channels each has, or in which proportion."""
+    weights = np.ones(len(parts)) if shares is None else np.asarray(shares, dtype=np.float64)
+    weights = weights / weights.sum()
+    blocks = [
+        Block(float(w) * b.share, b.law) for w, part in zip(weights, parts, strict=True) for b in part.blocks
+    ]
+    return Signal(tuple(blocks), parts[0].positions)
+
+
+def joined(parts: Sequence[Signal], axis: int = 0) -> Signal:
+    """Signals one after another along an axis of positions, such as a class token before the others."""
+    fields = [part._read() for part in parts]
+    for a, b in itertools.combinations(fields, 2):
+        if _meet(a, b):
+            raise NotSupportedError(
+                f"{a.name} and {b.name} are joined along positions, but hold the same channels: this has no rule. "
+                "Measure it with ft.ensemble."
+            )
+    positions = list(fields[0].positions)
+    positions[axis] = sum(field.positions[axis] for field in fields)
+    return _signal(
+        Joined(
+            inputs=tuple(fields),
+            axis=axis,
+            positions=tuple(positions),
+            name="concatenation",
+            gaussian=all(field.gaussian and not field.gains for field in fields),
+            sources=frozenset().union(*(field.sources for field in fields)),
+        )
+    )
+
+
+def _signal(field: Field) -> Signal:
+    return Signal((Block(1.0, Leaf(field)),), field.positions)
+
+
+def _fresh() -> frozenset[Source]:
+    return frozenset({Source(next(_numbers))})
+
+
+def _sizes(value: Sizes) -> tuple[int, ...]:
+    return (int(value),) if isinstance(value, int) else tuple(int(one) for one in value)
+
+
+def _each(value: Any, count: int) -> list[Any]:
+    """One value for each axis."""
+    values = [value] * count if isinstance(value, int | str) else list(value)
+    if len(values) != count:
+        raise InputError(f"{count} axes of positions need {count} numbers, not {values}.")
+    return values
+
+
+def _after(
+    positions: tuple[int, ...], axes: Sequence[AxisMap | None], removed: Sequence[int]
+) -> tuple[int, ...]:
+    """Positions after a map of each axis."""
+    found = []
+    for k, (size, one) in enumerate(zip(positions, axes, strict=True)):
+        if one is not None:
+            if one.size != size:
+                raise InputError(f"a map of {one.size} positions meets {size}.")
+            size = one.matrix_of_positions.shape[0] if isinstance(one, Weights) else one.source.shape[1]
+        if k not in removed:
+            found.append(int(size))
+    return tuple(found)
+
+
+@lru_cache(maxsize=8192)
+def _moments(law: Expression) -> Field:
+    """The field that holds the moments of an expression."""
+    if isinstance(law, Leaf):
+        return law.field
+    fields = leaves(law)
+    return Elementwise(
+        inputs=fields,
+        positions=fields[0].positions,
+        expression=law,
+        name=fields[0].name if isinstance(law, Sum) else "activation",
+        sources=frozenset().union(*(field.sources for field in fields)),
+    )
+
+
+@lru_cache(maxsize=8192)
+def _collapsed(law: Expression) -> Expression:
+    """A combination of Gaussian fields as one Gaussian field; with gains on several of them it stays what it is."""
+    terms = linear_terms(law)
+    if terms is None or isinstance(law, Leaf) or (len(terms) > 1 and any(field.gains for _, field in terms)):
+        return law
+    fields = tuple(field for _, field in terms)
+    return Leaf(
+        Superposed(
+            inputs=fields,
+            weights=tuple(weight for weight, _ in terms),
+            positions=fields[0].positions,
+            name=" + ".join(dict.fromkeys(field.name for field in fields)),
+            gaussian=True,
+            gains=fields[0].gains if len(fields) == 1 else (),
+            sources=frozenset().union(*(field.sources for field in fields)),
+        )
+    )
+
+
+def _zero(field: Field) -> Field:
+    """A field of zeros with the positions of another: what a gain of 0 leaves."""
+    return Superposed(
+        inputs=(field,),
+        weights=(0.0,),
+        positions=field.positions,
+        name=field.name,
+        gaussian=True,
+        sources=field.sources,
+    )
+
+
+def _in_each_field(change: Callable[[Field], Field]) -> Callable[[Expression], Expression]:
+    """The change of an expression that changes each of its fields, always to the same one."""
+    found: dict[Field, Field] = {}
+
+    def once(field: Field) -> Field:
+        if field not in found:
+            found[field] = change(field)
+        return found[field]
+
+    return lambda law: _substituted(law, once)
+
+
+def _substituted(law: Expression, change: Any) -> Expression:
+    """The expression with every field changed."""
+    if isinstance(law, Leaf):
+        changed = change(law.field)
+        return Leaf(changed) if isinstance(changed, Field) else changed
+    if isinstance(law, Apply):
+        return Apply(law.activation, _substituted(law.inner, change))
+    if isinstance(law, Product):
+        return product([_substituted(one, change) for one in law.factors])
+    return combination([(weight, _substituted(one, change)) for weight, one in law.terms], law.constant)
+
+
+@lru_cache(maxsize=8192)
+def _part(field: Field, start: float, stop: float) -> Field:
+    """Some of the channels of a field."""
+    sources = frozenset(
+        Source(s.layer, s.start + start * (s.stop - s.start), s.start + stop * (s.stop - s.start))
+        for s in field.sources
+    )
+    return ChannelPart(
+        inputs=(field,),
+        positions=field.positions,
+        name=field.name,
+        gaussian=field.gaussian,
+        gains=field.gains,
+        sources=sources,
+    )
+
+
+def _meet(a: Field, b: Field) -> bool:
+    return a is not b and any(s.meets(t) for s in a.sources for t in b.sources)
+
+
+def _independent(law: Expression) -> Expression:
+    """The expression in fields that are independent of each other: sums are opened where they share a part."""
+    while True:
+        fields = leaves(law)
+        meeting = {one for a, b in itertools.combinations(fields, 2) if _meet(a, b) for one in (a, b)}
+        opened = [one for one in meeting if isinstance(one, Superposed)]
+        if not meeting:
+            return law
+        if not opened:
+            names = " and ".join(sorted({one.name for one in meeting}))
+            raise NotSupportedError(
+                f"{names} hold the same channels at different positions or after different norms, and meet again: "
+                "this has no rule. Measure it with ft.ensemble."
+            )
+
+        def change(one: Field, opened: list[Superposed] = opened) -> Any:
+            if one in opened:
+                assert isinstance(one, Superposed)
+                return combination([(w, Leaf(part)) for w, part in zip(one.weights, one.inputs, strict=True)])
+            return one
+
+        law = _substituted(law, change)
+
+
+def _aligned(first: Signal, second: Signal) -> tuple[Signal, Signal]:
+    """Both at the same positions, and with the same blocks of channels."""
+    positions = np.broadcast_shapes(first.positions, second.positions)
+    first, second = first.broadcast(positions), second.broadcast(positions)
+    edges = sorted({round(edge, 12) for one in (first, second) for edge in _edges(one)})
+    if len(edges) == 2:
+        return first, second
+    cut = []
+    for one in (first, second):
+        parts = [one.channels(a, b) for a, b in itertools.pairwise(edges)]
+        shares = [b - a for a, b in itertools.pairwise(edges)]
+        cut.append(concatenated(parts, shares))
+    return cut[0], cut[1]
+
+
+def _edges(signal: Signal) -> list[float]:
+    return [0.0, *np.cumsum([block.share for block in signal.blocks]).tolist()]
+
+
+def kernels(output: Signal, x: Any, x2: Any = None) -> Array:
+    """NNGP and NTK (2, pairs of positions..., N, N2) of a signal: for the tests of the rules."""
+    from foretrain.theory.layers.linear_maps import as_data
+    from foretrain.theory.layers.tiles import in_order, kernel_of
+
+    field = output.field
+    inputs = [one for one in in_order(field) if isinstance(one, Data | Embedded)]
+    sets: list[dict[Field, Any] | None] = [
+        None if values is None else {one: as_data(values) for one in inputs} for values in (x, x2)
+    ]
+    assert sets[0] is not None
+    found = kernel_of(field, sets[0], sets[1])
+    return np.stack([found.S, found.Theta])  # type: ignore[list-item]

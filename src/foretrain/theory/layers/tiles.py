@@ -1,0 +1,214 @@
+"""Kernels of a network of fields: which pairs of positions each needs, and tiles of inputs in bounded memory.
+
+First every input with itself, which leaves the variances and means of single points; then tiles of pairs of
+inputs, each of which needs nothing but those and its own memory, on all cores.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrain.support.memory import require_memory
+from foretrain.support.progress import Progress
+from foretrain.support.threads import over_cores, thread_count
+from foretrain.theory.layers.fields import Field, Kernel, Points, Tile, with_gains
+from foretrain.theory.layers.positions import Array, Pairs, diagonal, joined, on_diagonal, selected, shape_of
+
+TILE_ENTRIES = (
+    2**17
+)  # of the largest kernel in a tile: few enough that what a layer sweeps stays near the core
+
+Data = Mapping[Field, NDArray[Any]]
+
+
+def in_order(output: Field) -> list[Field]:
+    """All fields that lead to one, each after its inputs."""
+    order: dict[Field, None] = {}
+    stack = [(output, False)]
+    while stack:
+        field, ready = stack.pop()
+        if field in order:
+            continue
+        if ready:
+            order[field] = None
+        else:
+            stack.append((field, True))
+            stack.extend((one, False) for one in reversed(field.inputs))
+    return list(order)
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """Fields in order, with the pairs of positions at which each is needed, and what it prepared for them."""
+
+    fields: list[Field]
+    pairs: dict[Field, Pairs]
+    prepared: dict[Field, Any]
+    last_use: dict[Field, Field]
+
+    @staticmethod
+    def backwards(fields: list[Field], wanted: Mapping[Field, Pairs]) -> Plan:
+        """From what is wanted of some fields to what is needed of all."""
+        pairs: dict[Field, Pairs] = dict(wanted)
+        for field in reversed(fields):
+            if field in pairs:
+                for one, needed in zip(field.inputs, field.needs(pairs[field]), strict=True):
+                    pairs[one] = joined(pairs.get(one), needed)
+        kept = [field for field in fields if field in pairs]
+        prepared = {one: one.prepare(pairs[one], tuple(pairs[i] for i in one.inputs)) for one in kept}
+        last_use = {one: field for field in kept for one in field.inputs}
+        return Plan(kept, pairs, prepared, last_use)
+
+    @property
+    def largest(self) -> int:
+        """Pairs of positions of the largest kernel."""
+        return max(math.prod(shape_of(pairs)) for pairs in self.pairs.values())
+
+    def run(self, tile: Tile) -> dict[Field, Kernel]:
+        """The kernels of all fields that no other field reads."""
+        kernels: dict[Field, Kernel] = {}
+        for field in self.fields:
+            given = [self._given(field, number, kernels) for number in range(len(field.inputs))]
+            kernels[field] = field.kernel(tile, given, self.pairs[field], self.prepared[field])
+            if tile.own and all(len(axis.same) == axis.size for axis in self.pairs[field]):
+                second = on_diagonal(kernels[field].S, self.pairs[field])
+                tile.row_points[field, "second"] = np.array(second, copy=True)
+            for one in field.inputs:
+                if self.last_use[one] is field:
+                    kernels.pop(one, None)
+        return kernels
+
+    def _given(self, field: Field, number: int, kernels: dict[Field, Kernel]) -> Kernel:
+        """The kernel of an input, at the pairs that the field wants of it."""
+        one = field.inputs[number]
+        kernel, have = kernels[one], self.pairs[one]
+        if not field.keeps_gains:
+            kernel = with_gains(kernel, one.gains, have)
+        if self.prepared[field] is not None:
+            return kernel
+        want = field.needs(self.pairs[field])[number]
+        S, Theta = (None if part is None else selected(part, have, want) for part in kernel)
+        assert S is not None
+        return Kernel(S, Theta)
+
+
+@dataclass(frozen=True, eq=False)
+class Sides:
+    """What is known of each set of inputs: the data, and what single points have."""
+
+    data: Data
+    points: Points
+    count: int
+
+    def part(self, inputs: slice) -> tuple[Data, Points]:
+        """Some of the inputs."""
+        return (
+            {field: values[inputs] for field, values in self.data.items()},
+            {name: values[..., inputs] for name, values in self.points.items()},
+        )
+
+
+def kernel_of(
+    output: Field,
+    data: Data,
+    other: Data | None = None,
+    *,
+    positions: str = "all",
+    description: str = "kernel",
+) -> Kernel:
+    """S and Theta of a field between all inputs, (pairs of positions..., N, N2); ``other``: the second set of inputs.
+
+    ``positions``: at "all" pairs of positions of the output, or only for "equal" ones.
+    """
+    fields = in_order(output)
+    everything = diagonal if positions == "equal" else _all_pairs
+    wanted = everything(output.positions)
+    rows = _sides(fields, data)
+    columns = rows if other is None else _sides(fields, other)
+    plan = Plan.backwards(fields, {output: wanted})
+    shape = (*shape_of(wanted), rows.count, columns.count)
+    size = _tile_size(plan.largest, rows.count, columns.count)
+    at_once = 12 * plan.largest * size**2 * thread_count()
+    require_memory(
+        8 * (2 * math.prod(shape) + at_once),
+        f"infinite-width kernels of {rows.count} and {columns.count} inputs at {plan.largest:,} pairs of positions",
+        "use fewer inputs at a time, smaller images, or a head that flattens instead of pooling",
+    )
+    S, Theta = np.zeros((2, *shape))
+    same = columns is rows
+    tiles = [
+        (slice(i, min(i + size, rows.count)), slice(j, min(j + size, columns.count)))
+        for i in range(0, rows.count, size)
+        for j in range(i if same else 0, columns.count, size)
+    ]
+
+    def fill(blocks: tuple[slice, slice]) -> None:
+        first, second = blocks
+        (row_data, row_points), (column_data, column_points) = rows.part(first), columns.part(second)
+        tile = Tile(
+            row_points,
+            column_points,
+            dict(row_data),
+            dict(column_data),
+            own=False,
+            same=same and first == second,
+            size=first.stop - first.start,
+            column_size=second.stop - second.start,
+        )
+        found = with_gains(plan.run(tile)[output], output.gains, wanted)
+        for target, part in zip((S, Theta), found):
+            if part is not None:
+                target[..., first, second] = part
+                if same and first != second:
+                    target[..., second, first] = _mirrored(part, wanted)
+
+    with Progress(description, total=len(tiles)) as bar:
+        for start in range(0, len(tiles), 8):
+            over_cores(fill, tiles[start : start + 8], uses_blas=True)
+            bar.advance(len(tiles[start : start + 8]))
+    return Kernel(S, Theta)
+
+
+def _all_pairs(positions: tuple[int, ...]) -> Pairs:
+    from foretrain.theory.layers.positions import Axis
+
+    return tuple(Axis.full(size) for size in positions)
+
+
+def _mirrored(values: Array, pairs: Pairs) -> Array:
+    """Entries (a p, b q) as (b q, a p)."""
+    for number, axis in enumerate(pairs):
+        values = np.take(values, axis.places(axis.q, axis.p), axis=number)
+    return np.swapaxes(values, -1, -2)
+
+
+def _sides(fields: list[Field], data: Data) -> Sides:
+    """What single points of a set of inputs have: each input with itself, a block of inputs at a time."""
+    count = len(next(iter(data.values())))
+    wanted = {field: diagonal(field.positions) for field in fields if field.reads_points}
+    if not wanted:
+        return Sides(data, {}, count)
+    plan = Plan.backwards(fields, wanted)
+    size = max(1, TILE_ENTRIES // plan.largest)
+    parts: list[Points] = []
+    for start in range(0, count, size):
+        block = {field: values[start : start + size] for field, values in data.items()}
+        points: Points = {}
+        inputs = min(size, count - start)
+        plan.run(Tile(points, points, block, block, own=True, same=True, size=inputs, column_size=inputs))
+        parts.append(points)
+    return Sides(
+        data, {name: np.concatenate([one[name] for one in parts], axis=-1) for name in parts[0]}, count
+    )
+
+
+def _tile_size(pairs: int, rows: int, columns: int) -> int:
+    """Inputs on each side of a tile."""
+    room = math.isqrt(max(1, TILE_ENTRIES // pairs))
+    return max(1, min(room, max(rows, columns)))
