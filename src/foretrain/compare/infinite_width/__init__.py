@@ -91,9 +91,10 @@ def infinite_width(
     rows = {one: values[:count] for one, values in reader.data.items()}
     columns = None if second is None else {one: values[count:] for one, values in reader.data.items()}
     kernel = kernel_of(field, rows, columns)
-    theta = np.zeros_like(kernel.S) if kernel.Theta is None else kernel.Theta
     return InfiniteWidth(
-        _labelled(kernel.S, field.positions), _labelled(theta, field.positions), tuple(hyperparameters.rows)
+        _labelled(kernel.S, field.positions),
+        _labelled(kernel.Theta, field.positions),
+        tuple(hyperparameters.rows),
     )
 
 

@@ -18,7 +18,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtri
+from scipy.stats import qmc
 
+from foretrain.support.seeds import generator, spawn_some
 from foretrain.theory.layers.positions import Array, Pairs, at_points
 
 Points = dict[tuple[Hashable, str], Array]
@@ -77,6 +80,11 @@ class Field:
         """Whether gains of its inputs are its own affair; else they come as part of Theta."""
         return False
 
+    @property
+    def sampled(self) -> bool:
+        """Whether its kernel is a mean over random draws."""
+        return False
+
     def needs(self, wanted: Pairs) -> tuple[Pairs, ...]:
         """Pairs of positions of each input that these pairs of its own are made of."""
         return (wanted,) * len(self.inputs)
@@ -95,6 +103,21 @@ class Field:
 
 
 @dataclass(frozen=True, eq=False)
+class Sampling:
+    """Random numbers for means that have no formula: the same for all tiles of a run, others in each repetition."""
+
+    seed: np.random.SeedSequence  # of this repetition
+    numbers: dict[Field, int]  # of the fields in their order
+    draws: int
+
+    def normals(self, of: Field, dimensions: int) -> Array:
+        """(draws, dimensions) standard normal numbers that fill space evenly (scrambled Sobol points)."""
+        (source,) = spawn_some(self.seed, [self.numbers[of]])
+        points = qmc.Sobol(dimensions, scramble=True, rng=generator(source)).random(self.draws)
+        return np.asarray(ndtri(np.clip(points, 1e-16, 1 - 1e-16)))
+
+
+@dataclass(frozen=True, eq=False)
 class Tile:
     """Pairs of inputs: each input of a block with itself (``own``), or all inputs of two blocks with each other.
 
@@ -109,6 +132,7 @@ class Tile:
     same: bool  # rows and columns are the same inputs
     size: int  # inputs in the rows
     column_size: int
+    sampling: Sampling | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:

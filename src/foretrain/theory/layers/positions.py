@@ -83,6 +83,11 @@ def diagonal(positions: Sequence[int]) -> Pairs:
     return tuple(Axis.diagonal(size) for size in positions)
 
 
+def full(positions: Sequence[int]) -> Pairs:
+    """Every position with every other."""
+    return tuple(Axis.full(size) for size in positions)
+
+
 def joined(first: Pairs | None, second: Pairs) -> Pairs:
     """The pairs of both, as a product of lists."""
     return second if first is None else tuple(a | b for a, b in zip(first, second, strict=True))

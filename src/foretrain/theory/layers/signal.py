@@ -708,4 +708,4 @@ def kernels(output: Signal, x: Any, x2: Any = None) -> Array:
     ]
     assert sets[0] is not None
     found = kernel_of(field, sets[0], sets[1])
-    return np.stack([found.S, found.Theta])  # type: ignore[list-item]
+    return np.stack([found.S, found.Theta])

@@ -16,13 +16,24 @@ from numpy.typing import NDArray
 
 from foretrain.support.memory import require_memory
 from foretrain.support.progress import Progress
-from foretrain.support.threads import over_cores, thread_count
-from foretrain.theory.layers.fields import Field, Kernel, Points, Tile, with_gains
-from foretrain.theory.layers.positions import Array, Pairs, diagonal, joined, on_diagonal, selected, shape_of
+from foretrain.support.seeds import Seed, spawn
+from foretrain.support.threads import PARTS_AT_ONCE, over_cores, thread_count
+from foretrain.theory.layers.fields import Field, Kernel, Points, Sampling, Tile, with_gains
+from foretrain.theory.layers.positions import (
+    Array,
+    Pairs,
+    diagonal,
+    full,
+    joined,
+    on_diagonal,
+    selected,
+    shape_of,
+)
 
 TILE_ENTRIES = (
     2**17
 )  # of the largest kernel in a tile: few enough that what a layer sweeps stays near the core
+DRAWS = 4096  # of all repetitions together
 
 Data = Mapping[Field, NDArray[Any]]
 
@@ -100,18 +111,39 @@ class Plan:
 
 @dataclass(frozen=True, eq=False)
 class Sides:
-    """What is known of each set of inputs: the data, and what single points have."""
+    """What is known of a set of inputs: the data, and what single points have."""
 
     data: Data
     points: Points
     count: int
 
-    def part(self, inputs: slice) -> tuple[Data, Points]:
-        """Some of the inputs."""
-        return (
-            {field: values[inputs] for field, values in self.data.items()},
-            {name: values[..., inputs] for name, values in self.points.items()},
+    def _part(self, inputs: slice) -> tuple[Points, dict[Field, NDArray[Any]]]:
+        points = {name: values[..., inputs] for name, values in self.points.items()}
+        return points, {field: values[inputs] for field, values in self.data.items()}
+
+    def tile(self, columns: Sides, first: slice, second: slice, sampling: Sampling | None) -> Tile:
+        """All inputs of a block of the rows with those of a block of the columns."""
+        (row_points, row_data), (column_points, column_data) = self._part(first), columns._part(second)
+        return Tile(
+            row_points,
+            column_points,
+            row_data,
+            column_data,
+            own=False,
+            same=columns is self and first == second,
+            size=first.stop - first.start,
+            column_size=second.stop - second.start,
+            sampling=sampling,
         )
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """S and Theta of a network, and their standard errors where something was sampled."""
+
+    S: Array
+    Theta: Array
+    errors: tuple[Array, Array] | None = None
 
 
 def kernel_of(
@@ -120,23 +152,44 @@ def kernel_of(
     other: Data | None = None,
     *,
     positions: str = "all",
-    description: str = "kernel",
-) -> Kernel:
-    """S and Theta of a field between all inputs, (pairs of positions..., N, N2); ``other``: the second set of inputs.
+    seed: Seed = 0,
+    draws: int = DRAWS,
+    repetitions: int = 8,
+) -> Found:
+    """S and Theta of a field between all inputs, (pairs of positions..., N, N2); ``other``: a second set of inputs.
 
-    ``positions``: at "all" pairs of positions of the output, or only for "equal" ones.
+    ``positions``: at "all" pairs of positions of the output, or only for "equal" ones. Where a field has no formula,
+    its means are taken over ``draws`` random numbers, and all is repeated with others: the spread is the standard error.
     """
     fields = in_order(output)
-    everything = diagonal if positions == "equal" else _all_pairs
-    wanted = everything(output.positions)
-    rows = _sides(fields, data)
-    columns = rows if other is None else _sides(fields, other)
+    numbers = {field: number for number, field in enumerate(fields)}
+    if not any(field.sampled for field in fields):
+        return Found(*_once(output, fields, data, other, positions, None))
+    parts = []
+    for source in spawn(seed, repetitions):
+        sampling = Sampling(source, numbers, max(2, draws // repetitions))
+        parts.append(np.stack(_once(output, fields, data, other, positions, sampling)))
+    mean, spread = np.mean(parts, axis=0), np.std(parts, axis=0, ddof=1) / math.sqrt(repetitions)
+    return Found(mean[0], mean[1], (spread[0], spread[1]))
+
+
+def _once(
+    output: Field,
+    fields: list[Field],
+    data: Data,
+    other: Data | None,
+    positions: str,
+    sampling: Sampling | None,
+) -> tuple[Array, Array]:
+    """S and Theta, tile by tile."""
+    wanted = (diagonal if positions == "equal" else full)(output.positions)
+    rows = _sides(fields, data, sampling)
+    columns = rows if other is None else _sides(fields, other, sampling)
     plan = Plan.backwards(fields, {output: wanted})
     shape = (*shape_of(wanted), rows.count, columns.count)
     size = _tile_size(plan.largest, rows.count, columns.count)
-    at_once = 12 * plan.largest * size**2 * thread_count()
     require_memory(
-        8 * (2 * math.prod(shape) + at_once),
+        8 * (2 * math.prod(shape) + 12 * plan.largest * size**2 * thread_count()),
         f"infinite-width kernels of {rows.count} and {columns.count} inputs at {plan.largest:,} pairs of positions",
         "use fewer inputs at a time, smaller images, or a head that flattens instead of pooling",
     )
@@ -149,36 +202,20 @@ def kernel_of(
     ]
 
     def fill(blocks: tuple[slice, slice]) -> None:
-        first, second = blocks
-        (row_data, row_points), (column_data, column_points) = rows.part(first), columns.part(second)
-        tile = Tile(
-            row_points,
-            column_points,
-            dict(row_data),
-            dict(column_data),
-            own=False,
-            same=same and first == second,
-            size=first.stop - first.start,
-            column_size=second.stop - second.start,
-        )
+        tile = rows.tile(columns, *blocks, sampling)
         found = with_gains(plan.run(tile)[output], output.gains, wanted)
         for target, part in zip((S, Theta), found):
             if part is not None:
-                target[..., first, second] = part
-                if same and first != second:
-                    target[..., second, first] = _mirrored(part, wanted)
+                target[..., blocks[0], blocks[1]] = part
+                if same and blocks[0] != blocks[1]:
+                    target[..., blocks[1], blocks[0]] = _mirrored(part, wanted)
 
-    with Progress(description, total=len(tiles)) as bar:
-        for start in range(0, len(tiles), 8):
-            over_cores(fill, tiles[start : start + 8], uses_blas=True)
-            bar.advance(len(tiles[start : start + 8]))
-    return Kernel(S, Theta)
-
-
-def _all_pairs(positions: tuple[int, ...]) -> Pairs:
-    from foretrain.theory.layers.positions import Axis
-
-    return tuple(Axis.full(size) for size in positions)
+    with Progress("infinite-width kernel", total=len(tiles)) as bar:
+        for start in range(0, len(tiles), PARTS_AT_ONCE):
+            some = tiles[start : start + PARTS_AT_ONCE]
+            over_cores(fill, some, uses_blas=True)
+            bar.advance(len(some))
+    return S, Theta
 
 
 def _mirrored(values: Array, pairs: Pairs) -> Array:
@@ -188,7 +225,7 @@ def _mirrored(values: Array, pairs: Pairs) -> Array:
     return np.swapaxes(values, -1, -2)
 
 
-def _sides(fields: list[Field], data: Data) -> Sides:
+def _sides(fields: list[Field], data: Data, sampling: Sampling | None) -> Sides:
     """What single points of a set of inputs have: each input with itself, a block of inputs at a time."""
     count = len(next(iter(data.values())))
     wanted = {field: diagonal(field.positions) for field in fields if field.reads_points}
@@ -201,7 +238,19 @@ def _sides(fields: list[Field], data: Data) -> Sides:
         block = {field: values[start : start + size] for field, values in data.items()}
         points: Points = {}
         inputs = min(size, count - start)
-        plan.run(Tile(points, points, block, block, own=True, same=True, size=inputs, column_size=inputs))
+        plan.run(
+            Tile(
+                points,
+                points,
+                block,
+                block,
+                own=True,
+                same=True,
+                size=inputs,
+                column_size=inputs,
+                sampling=sampling,
+            )
+        )
         parts.append(points)
     return Sides(
         data, {name: np.concatenate([one[name] for one in parts], axis=-1) for name in parts[0]}, count
