@@ -273,8 +273,8 @@ def _arcsine(a: Tile, b: Tile, c: Tile, out: Tile) -> tuple[Any, Array]:
     if largest > 1:
         np.clip(rho, -1, 1, out=rho)
     limit = 1 - _NEARLY_PARALLEL[c.dtype.name]
-    near: Any = (slice(0), slice(0))
-    height = np.empty((0, 0))
+    near: Any = (slice(0),)
+    height: Array = np.zeros(())
     np.arcsin(rho, out=out)
     if largest > limit:
         near = np.nonzero(np.abs(rho, out=rho) > limit)

@@ -1,8 +1,8 @@
 """Kernels of small networks to the digits of the reference (architectures, section 12).
 
 Inputs are field(shape).flat[k] = sin(0.9 + 1.1 k + 0.05 k^2), layout (N, positions..., channels), N = 2; the numbers
-are the entries 00, 01, 11 of NNGP and NTK. V: layers whose constants and rates all differ. P: ntk rates, C_W = 1.5 and
-C_b = 0.1 everywhere.
+are the entries 00, 01, 11 of NNGP and NTK. V: layers whose constants and rates all differ. P: ntk rates, C_W = 1.5
+and C_b = 0.1 everywhere.
 """
 
 from __future__ import annotations
@@ -47,6 +47,11 @@ def two_layers() -> tuple[Signal, Signal]:
 def embedded() -> Signal:
     words = tokens(3, variance=1, rate=0.6) + table(3, variance=0.5, rate=0.3)
     return joined([table(1, variance=0.8, rate=0.2), words])
+
+
+def post_activation_block() -> Signal:
+    y = data(4).linear(**H0).activation("relu")
+    return (y + y.convolution(3, padding=1, **H1)).activation("relu").mean().linear(**HO)
 
 
 def v8() -> Signal:
@@ -240,6 +245,12 @@ CASES: dict[str, tuple[Callable[[], Signal], Any, str, str]] = {
         field(2, 4, 3),
         ".2190033699 .2090797558 .216457491",
         ".5450802996 .5213353172 .5508187719",
+    ),
+    "V7": (
+        post_activation_block,
+        field(2, 4, 3),
+        ".8562349164 .8147435496 .8539948995",
+        "1.118519507 .9947776389 1.112832177",
     ),
     "V8": (v8, field(2, 6), ".9632678524 .6329707339 .9084223908", "1.917056836 .8699877559 1.810867031"),
     "V8b": (v8b, field(2, 6), ".7382967237 .204865652 .6024594012", "1.129052605 .3750061327 .9709344099"),

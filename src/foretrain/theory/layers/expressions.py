@@ -9,18 +9,21 @@ Fields that occur twice are one: z sigmoid(z) is a function of z, not a product 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from foretrain.activations import Activation, activation
-from foretrain.support.errors import NotSupportedError
+from foretrain.gaussian.rectified_sums import rectified_sum, rectified_sum_mean
 from foretrain.theory.layers.fields import Field, Kernel, Tile, on_same_positions
-from foretrain.theory.layers.pair_means import pair_means, point_mean
+from foretrain.theory.layers.pair_means import exact_own, pair_means, point_mean
 from foretrain.theory.layers.positions import Array, Pairs
+
+_NUMBERS_AT_ONCE = 2**18  # random numbers times pairs: what is swept stays near the core
 
 
 @dataclass(frozen=True)
@@ -102,25 +105,29 @@ def linear_terms(of: Expression) -> tuple[tuple[float, Field], ...] | None:
     return tuple(found)
 
 
-def function_of_one(of: Expression, z: Array) -> tuple[Array, Array]:
-    """Value and slope of an expression of one field, where that field is z."""
+def evaluated(of: Expression, z: Mapping[Field, Array]) -> tuple[Array, dict[Field, Array]]:
+    """Value of an expression where its fields are z, and its slope in each of them."""
     if isinstance(of, Leaf):
-        return z, np.ones_like(z)
+        return z[of.field], {of.field: np.ones_like(z[of.field])}
     if isinstance(of, Apply):
-        inner, slope = function_of_one(of.inner, z)
-        outer, rise = of.activation.value(inner), of.activation.derivative(inner, 1)
-        return np.asarray(outer, dtype=np.float64), np.asarray(rise * slope, dtype=np.float64)
+        inner, slopes = evaluated(of.inner, z)
+        rise = np.asarray(of.activation.derivative(inner, 1), dtype=np.float64)
+        value = np.asarray(of.activation.value(inner), dtype=np.float64)
+        return value, {one: rise * slope for one, slope in slopes.items()}
+    total: Array = np.asarray(of.constant) if isinstance(of, Sum) else np.ones(())
+    found: dict[Field, Array] = {}
     if isinstance(of, Sum):
-        value, slope = np.full_like(z, of.constant), np.zeros_like(z)
         for weight, term in of.terms:
-            part, rise = function_of_one(term, z)
-            value, slope = value + weight * part, slope + weight * rise
-        return value, slope
-    value, slope = np.ones_like(z), np.zeros_like(z)
+            value, slopes = evaluated(term, z)
+            total = total + weight * value
+            found |= {one: found.get(one, 0.0) + weight * slope for one, slope in slopes.items()}
+        return total, found
     for factor in of.factors:
-        part, rise = function_of_one(factor, z)
-        value, slope = value * part, slope * part + value * rise
-    return value, slope
+        value, slopes = evaluated(factor, z)
+        found = {one: slope * value for one, slope in found.items()}
+        found |= {one: found.get(one, 0.0) + total * slope for one, slope in slopes.items()}
+        total = total * value
+    return total, found
 
 
 @lru_cache(maxsize=256)
@@ -128,9 +135,10 @@ def as_activation(of: Expression) -> Activation:
     """The nonlinearity that an expression of one field is."""
     if isinstance(of, Apply) and isinstance(of.inner, Leaf):
         return of.activation
+    (one,) = leaves(of)
     return activation(
-        lambda z: function_of_one(of, np.asarray(z, dtype=np.float64))[0],
-        derivatives=[lambda z: function_of_one(of, np.asarray(z, dtype=np.float64))[1]],
+        lambda z: evaluated(of, {one: np.asarray(z, dtype=np.float64)})[0],
+        derivatives=[lambda z: evaluated(of, {one: np.asarray(z, dtype=np.float64)})[1][one]],
         name="a composed activation",
     )
 
@@ -164,10 +172,30 @@ class Means:
         return Means(factor * self.value, slopes, {one: factor * value for one, value in self.gains.items()})
 
 
+RectifiedBlock: TypeAlias = tuple[tuple[float, Field], tuple[float, Field]]
+
+
+@lru_cache(maxsize=1024)
+def rectified_block(of: Expression) -> RectifiedBlock | None:
+    """Weights and fields (u, v) of relu(relu(u) + v), the end of a residual block; None for anything else."""
+    if not (isinstance(of, Apply) and of.activation.slopes == (0.0, 1.0) and isinstance(of.inner, Sum)):
+        return None
+    if of.inner.constant or len(of.inner.terms) != 2:
+        return None
+    terms = sorted(of.inner.terms, key=lambda term: isinstance(term[1], Leaf))
+    (weight, skip), (other, branch) = terms
+    if not (isinstance(skip, Apply) and skip.activation.slopes == (0.0, 1.0) and isinstance(branch, Leaf)):
+        return None
+    if weight < 0 or not isinstance(skip.inner, Leaf) or skip.inner.field is branch.field:
+        return None
+    return (weight, skip.inner.field), (other, branch.field)
+
+
 @dataclass(frozen=True, eq=False)
 class PairLaw:
     """What means over pairs of points are taken of: kernels of fields on a tile, at some pairs of positions."""
 
+    field: Field
     tile: Tile
     pairs: Pairs
     kernels: dict[Field, Kernel]
@@ -189,10 +217,72 @@ class PairLaw:
         fields = leaves(of)
         if len(fields) == 1:
             return self._of_one(of, fields[0])
-        raise NotSupportedError(
-            f"a nonlinear function of {len(fields)} independent fields ({', '.join(one.name for one in fields)}) "
-            "has no rule yet: measure it with ft.ensemble."
+        block = rectified_block(of)
+        return self._of_several(of, fields) if block is None else self._of_block(block)
+
+    def _of_block(self, block: RectifiedBlock) -> Means:
+        """relu(relu(u) + v) of two independent fields: exact."""
+        sides = [part for weight, one in block for part in self._variances(weight, one)]
+        found = rectified_sum(*sides, gains=any(one.gains for _, one in block))
+        (weight, u), (other, v) = block
+        gains = {u: found.gain_u, v: found.gain_v}
+        return Means(
+            found.second_moment,
+            {u: weight**2 * found.weight_u, v: other**2 * found.weight_v},
+            {one: part for one, part in gains.items() if part is not None and one.gains},
         )
+
+    def _variances(self, weight: float, one: Field) -> tuple[Array, Array, Array]:
+        """Variances of the rows and columns, and covariances, of a field times a weight."""
+        rows, columns = (
+            self.tile.rows((one, "second"), self.pairs),
+            self.tile.columns((one, "second"), self.pairs),
+        )
+        covariance = self.kernels[one].S
+        if self.tile.same and not self.tile.own:
+            covariance = exact_own(covariance, self.tile.row_points[one, "second"], self.pairs)
+        return weight**2 * rows, weight**2 * columns, weight**2 * covariance
+
+    def _of_several(self, of: Expression, fields: tuple[Field, ...]) -> Means:
+        """A nonlinear function of several independent fields: means over random draws."""
+        x = self._normals(2 * len(fields))
+        shape = np.broadcast_shapes(*(self.kernels[one].S.shape for one in fields))
+        pairs = {one: self._factors(one, shape) for one in fields}
+        value, count = np.zeros(shape), math.prod(shape)
+        slopes = {one: np.zeros(shape) for one in fields}
+        gains = {one: np.zeros(shape) for one in fields if one.gains}
+        for start in range(0, len(x), some := max(1, _NUMBERS_AT_ONCE // max(count, 1))):
+            part = x[start : start + some].T.reshape(-1, min(some, len(x) - start), *(1,) * len(shape))
+            z = [{one: part[2 * k] * pairs[one][0] for k, one in enumerate(fields)}]
+            z += [
+                {
+                    one: part[2 * k] * pairs[one][1] + part[2 * k + 1] * pairs[one][2]
+                    for k, one in enumerate(fields)
+                }
+            ]
+            (first, rise), (second, rise_) = (evaluated(of, side) for side in z)
+            value += (first * second).sum(axis=0)
+            for one in fields:
+                product_of_slopes = rise[one] * rise_[one]
+                slopes[one] += product_of_slopes.sum(axis=0)
+                if one in gains:
+                    gains[one] += (product_of_slopes * z[0][one] * z[1][one]).sum(axis=0)
+        weight = 1 / len(x)
+        return Means(value, dict(slopes), gains).scaled(weight)
+
+    def _normals(self, dimensions: int) -> Array:
+        assert self.tile.sampling is not None
+        return self.tile.sampling.normals(self.field, dimensions)
+
+    def _factors(self, one: Field, shape: tuple[int, ...]) -> tuple[Array, Array, Array]:
+        """u = f x1 and v = g x1 + h x2 have the covariances of a field at every pair."""
+        rows, columns = (
+            self.tile.rows((one, "second"), self.pairs),
+            self.tile.columns((one, "second"), self.pairs),
+        )
+        first = np.broadcast_to(np.sqrt(rows), shape)
+        along = np.divide(self.kernels[one].S, first, out=np.zeros(shape), where=first > 0)
+        return first, along, np.sqrt(np.maximum(columns - along**2, 0.0))
 
     def _of_one(self, of: Expression, one: Field) -> Means:
         """A nonlinearity of one Gaussian field."""
@@ -282,7 +372,34 @@ def _mean(of: Expression, tile: Tile) -> Array:
     fields = leaves(of)
     if len(fields) == 1:
         return point_mean(as_activation(of), tile.second(fields[0]))
-    raise NotSupportedError("the mean of a nonlinear function of several fields has no rule yet.")
+    block = rectified_block(of)
+    if block is not None:
+        return rectified_sum_mean(*(weight**2 * tile.second(one) for weight, one in block))
+    assert tile.sampling is not None
+    x = tile.sampling.normals(fields[0], len(fields))
+    total, shape = np.zeros((*fields[0].positions, tile.size)), (*fields[0].positions, tile.size)
+    for numbers in x:
+        total += evaluated(of, {one: numbers[k] * np.sqrt(tile.second(one)) for k, one in enumerate(fields)})[
+            0
+        ]
+    assert total.shape == shape
+    return total / len(x)
+
+
+@lru_cache(maxsize=4096)
+def is_sampled(of: Expression) -> bool:
+    """Whether some part of an expression is a nonlinear function of several independent fields."""
+    if isinstance(of, Leaf) or len(leaves(of)) == 1:
+        return False
+    if isinstance(of, Apply):
+        return rectified_block(of) is None
+    parts = of.factors if isinstance(of, Product) else tuple(term for _, term in of.terms)
+    independent = groups(parts)
+    return len(independent) == 1 or any(
+        (len(members) > 1 and len({one for k in members for one in leaves(parts[k])}) > 1)
+        or is_sampled(parts[members[0]])
+        for members in independent
+    )
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -301,14 +418,14 @@ class Elementwise(Field):
         """Gains are averaged together with the nonlinearity."""
         return True
 
-    @cached_property
-    def nonlinear(self) -> bool:
-        """Whether anything but sums occurs."""
-        return linear_terms(self.expression) is None
+    @property
+    def sampled(self) -> bool:
+        """Whether several independent fields meet in a nonlinear function."""
+        return is_sampled(self.expression)
 
     def kernel(self, tile: Tile, inputs: list[Kernel], pairs: Pairs, prepared: Any) -> Kernel:
         """S = <f f'>, Theta = sum_i <d_i f d_i f'> Theta_i, and what gains add."""
-        law = PairLaw(tile, pairs, dict(zip(self.inputs, inputs, strict=True)))
+        law = PairLaw(self, tile, pairs, dict(zip(self.inputs, inputs, strict=True)))
         means, Theta = law.means(self.expression), None
         for one, slope in means.slopes.items():
             part = law.kernels[one].Theta

@@ -33,7 +33,7 @@ def pair_means(
     """Each kind of mean at every pair: the closed form, else the series in the correlation."""
     rows, columns = tile.rows((of, "second"), pairs), tile.columns((of, "second"), pairs)
     if tile.same and not tile.own:
-        covariance = _exact_own(covariance, tile.row_points[of, "second"], pairs)
+        covariance = exact_own(covariance, tile.row_points[of, "second"], pairs)
     factors = [factor_of(activation, kind) for kind in kinds]
     found: list[Array | None] = [None] * len(kinds)
     closed = {closed_pair(one, one): k for k, one in enumerate(factors) if closed_pair(one, one) is not None}
@@ -53,7 +53,7 @@ def pair_means(
     return [value for value in found if value is not None]
 
 
-def _exact_own(covariance: Array, variance: Array, pairs: Pairs) -> Array:
+def exact_own(covariance: Array, variance: Array, pairs: Pairs) -> Array:
     """The covariances with those of points with themselves equal to the variances to the last digit.
 
     The angle between a point and itself would else be the square root of a rounding error.

@@ -85,6 +85,9 @@ class Plan:
         """The kernels of all fields that no other field reads."""
         kernels: dict[Field, Kernel] = {}
         for field in self.fields:
+            if not math.prod(shape_of(self.pairs[field])):
+                kernels[field] = Kernel(np.zeros((*shape_of(self.pairs[field]), *tile.shape)), None)
+                continue
             given = [self._given(field, number, kernels) for number in range(len(field.inputs))]
             kernels[field] = field.kernel(tile, given, self.pairs[field], self.prepared[field])
             if tile.own and all(len(axis.same) == axis.size for axis in self.pairs[field]):
@@ -159,7 +162,7 @@ def kernel_of(
     """S and Theta of a field between all inputs, (pairs of positions..., N, N2); ``other``: a second set of inputs.
 
     ``positions``: at "all" pairs of positions of the output, or only for "equal" ones. Where a field has no formula,
-    its means are taken over ``draws`` random numbers, and all is repeated with others: the spread is the standard error.
+    its means are taken over ``draws`` random numbers, and all is repeated with others: their spread is the error.
     """
     fields = in_order(output)
     numbers = {field: number for number, field in enumerate(fields)}
@@ -215,6 +218,8 @@ def _once(
             some = tiles[start : start + PARTS_AT_ONCE]
             over_cores(fill, some, uses_blas=True)
             bar.advance(len(some))
+    if same and sampling is not None:  # each entry was drawn from one side; both sides are as good
+        S, Theta = ((part + _mirrored(part, wanted)) / 2 for part in (S, Theta))
     return S, Theta
 
 
