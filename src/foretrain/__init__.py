@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from foretrain.activations import Activation, activation
     from foretrain.compare import CompareRoom as _CompareRoom
     from foretrain.compare import compare as _compare
+    from foretrain.compare.infinite_width import infinite_width
     from foretrain.compare.plateau import plateau
+    from foretrain.compare.reinitialised import ensemble
     from foretrain.doctor import DoctorRoom as _DoctorRoom
     from foretrain.doctor.examine import doctor as _doctor
     from foretrain.doctor.training_log import read_log
@@ -53,9 +55,11 @@ _SOURCES = {
     "criticality": "foretrain.theory.criticality",
     "ddntk": "foretrain.empirical.differentials",
     "dntk": "foretrain.empirical.differentials",
+    "ensemble": "foretrain.compare.reinitialised",
     "fields": "foretrain.empirical.fields",
     "flow": "foretrain.theory.flow",
     "global_ntk": "foretrain.empirical.global_ntk",
+    "infinite_width": "foretrain.compare.infinite_width",
     "load": "foretrain.support.store",
     "ntk": "foretrain.empirical.tangent_kernel",
     "ntk_operator": "foretrain.empirical.kernel_operator",
@@ -93,11 +97,13 @@ __all__ = [
     "dntk",
     "doctor",
     "empirical",
+    "ensemble",
     "experiments",
     "fields",
     "flow",
     "gaussian",
     "global_ntk",
+    "infinite_width",
     "load",
     "ntk",
     "ntk_operator",

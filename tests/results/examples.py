@@ -79,6 +79,10 @@ def sequences() -> torch.Tensor:
     return torch.randn(3, 5, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 
 
+def wide(width: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(tensors()[0].shape[1], width), nn.Tanh(), nn.Linear(width, 1)).double()
+
+
 def mlp(**options: Any) -> ft.MLP:
     return ft.MLP("tanh", depth=3, width=32, n_in=2, C_b=0.1, C_W=1.0, **options)
 
@@ -197,6 +201,9 @@ EXAMPLES: dict[str, Callable[[], Any]] = {
     "advice": lambda: ft.advise("gelu", width=64, n_out=10),
     "expectation": lambda: ft.gaussian.expectation(["tanh", "tanh"], [[1.0, 0.5], [0.5, 1.0]]),
     "class of an activation": lambda: ft.saddle.classify("gelu"),
+    "ensemble": lambda: ft.ensemble(wide, tensors()[0], draws=5, widths=[4, 8, 16]),
+    "beside infinite width": lambda: ft.compare(wide, tensors()[0][:2], draws=64, widths=[8, 16]),
+    "infinite width": lambda: ft.infinite_width(wide, tensors()[0]),
     "kernel by trace": lambda: ft.ntk(network(), tensors()[0], outputs="trace"),
     "spectrum": lambda: kernel().spectrum(),
     "alignment": lambda: kernel().alignment(tensors()[1]),

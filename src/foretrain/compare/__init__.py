@@ -5,6 +5,9 @@ trained=True)`` trained ones, because this package can be called like its functi
 
 ``build``       the torch network and the optimizer groups that the theory speaks of
 ``ensembles``   many random networks at once
+``infinite_width``    NNGP and NTK of any torch module whose hidden channels become infinitely many
+``reinitialised``     the same measured: a module drawn again and again, at several widths
+``ensemble_statistics``  what such an ensemble has in common, and its limit
 ``initial``     networks at initialisation: kernel, vertex, NTK and its differentials, beside the flow
 ``trained``     ensembles that are really trained, beside the prediction for their outputs
 ``comparison``  what every comparison holds; it rests on ``judging``: several widths, their limit, scores, a verdict
@@ -18,7 +21,7 @@ Importing this package does not import torch.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -26,25 +29,31 @@ from numpy.typing import ArrayLike
 
 from foretrain.support.callable_room import CallableRoom, Function
 from foretrain.support.errors import InputError, unknown_name
+from foretrain.theory.architecture import MLP
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from foretrain.compare import (
         build,
         comparison,
         effective_kernel,
+        ensemble_statistics,
         ensembles,
+        infinite_width,
         initial,
         judging,
         plateau,
+        reinitialised,
         task,
         trained,
     )
     from foretrain.compare.comparison import Comparison
+    from foretrain.compare.infinite_width.beside import WidthComparison
     from foretrain.compare.trained import FiniteComparison, TrainedComparison
     from foretrain.compare.trained.finite_goals import FiniteAlgorithm
     from foretrain.compare.trained.training import Algorithm
     from foretrain.support.seeds import Seed
-    from foretrain.theory.architecture import MLP
     from foretrain.theory.prediction.predict import Learner, LossName
 
 __all__ = [
@@ -53,10 +62,13 @@ __all__ = [
     "compare",
     "comparison",
     "effective_kernel",
+    "ensemble_statistics",
     "ensembles",
+    "infinite_width",
     "initial",
     "judging",
     "plateau",
+    "reinitialised",
     "task",
     "trained",
 ]
@@ -76,6 +88,20 @@ def compare(
     estimator: str = "metric",
     seed: Seed = 0,
 ) -> Comparison: ...
+
+
+@overload
+def compare(
+    make: Callable[[int], nn.Module],
+    x: Any,
+    /,
+    *,
+    draws: int = 320,
+    widths: Sequence[int] | None = None,
+    init: Any = "module",
+    rates: Any = "ntk",
+    seed: Seed = 0,
+) -> WidthComparison: ...
 
 
 @overload
@@ -122,7 +148,7 @@ def compare(
 
 
 def compare(
-    mlp: MLP,
+    mlp: Any,
     *data: Any,
     trained: bool = False,
     X: ArrayLike | None = None,
@@ -143,13 +169,19 @@ def compare(
     widths: Sequence[int] | None = None,
     scales: Sequence[float] | None = None,
     draws: int | Sequence[int] | None = None,
+    init: Any = None,
+    rates: Any = None,
     seed: Seed = 0,
-) -> Comparison:
+) -> Comparison | WidthComparison:
     """Networks beside theory: at initialisation, or with ``trained=True`` after training on data.
 
     ``compare(mlp, X, observables, draws)``
         Random networks: :func:`foretrain.compare.initial.comparison.compare_initial`.
         Options: widths, scales, method, estimator, seed.
+    ``compare(make, x)``
+        Random networks of any architecture, built by make(width), beside infinite width:
+        :func:`foretrain.compare.infinite_width.beside.compare_infinite_width`.
+        Options: widths, draws, init, rates, seed.
     ``compare(mlp, X_train, Y_train, X_test, trained=True)``
         Trained ones beside infinite width: :func:`foretrain.compare.trained.comparison.compare_trained`.
         Options: learner, algorithm, eta, time, loss, label_smoothing, noise, widths, scales, draws, seed.
@@ -169,6 +201,12 @@ def compare(
     given = {name: value for name, value in locals().items() if value is not None}
     # What is not given is left to the function of each form, which refuses options that are not its own.
     options = {name: given[name] for name in given if name not in ("mlp", "data", "trained")} | {"seed": seed}
+    if callable(mlp) and not isinstance(mlp, MLP):
+        from foretrain.compare.infinite_width.beside import compare_infinite_width
+
+        if trained:
+            raise InputError("trained networks are compared for an MLP only: leave `trained` out.")
+        return compare_infinite_width(mlp, *data, **options)
     if trained is False:
         from foretrain.compare.initial import compare_initial
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from foretrain.doctor.budget import Account
 from foretrain.doctor.checks import CHECKS
 from foretrain.doctor.finding import SCORE_GAIN, Examination, Finding, Severity, finite, number_of
-from foretrain.doctor.intake import kept_random_states
 from foretrain.doctor.outcome import Outcome, outcome_of
 from foretrain.doctor.outcome_chart import outcome_chart
 from foretrain.doctor.proof import Proof, try_cure
@@ -30,6 +29,7 @@ from foretrain.support.answers import (
     names_axis,
 )
 from foretrain.support.errors import InputError
+from foretrain.support.seeds import kept_random_states
 
 if TYPE_CHECKING:
     import xarray

@@ -26,7 +26,6 @@ from foretrain.doctor.intake import (
     fitted_task,
     gathered,
     is_trainer,
-    kept_random_states,
     private_copy,
     samples_first,
     summed_over_steps,
@@ -57,7 +56,7 @@ from foretrain.support.progress import (
     stop_if_late,
     within,
 )
-from foretrain.support.seeds import Seed, integer
+from foretrain.support.seeds import Seed, integer, kept_random_states
 from foretrain.support.user_warnings import warn_user
 
 _CUT = Examination(skipped="there was no time for it.", cut=True)

@@ -7,7 +7,6 @@ Another hook takes bundles of several input tensors apart, so that ``model(task.
 from __future__ import annotations
 
 import copy
-import random
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -33,7 +32,7 @@ from foretrain.empirical.models.arguments import leaves, mapped
 from foretrain.empirical.models.model import entry_of
 from foretrain.support.errors import InputError, NotSupportedError, error_text
 from foretrain.support.progress import stop_if_late
-from foretrain.support.seeds import Seed, integer, torch_generator
+from foretrain.support.seeds import Seed, integer, kept_random_states, torch_generator
 
 Output = str | int | None
 _USUAL_NAME = "logits"
@@ -142,20 +141,16 @@ def private_tensors(values: Any) -> Any:
 
 
 @contextmanager
-def kept_random_states(loader: Any = None) -> Iterator[None]:
-    """Inside, the user's code may draw from any global stream and a loader from its own; all go on as before."""
+def kept_states_of(loader: Any) -> Iterator[None]:
+    """Inside, a loader may draw from its own generators, and anything from the global ones; all go on as before."""
     batches = getattr(loader, "batch_sampler", None)
     drawing = (loader, batches, getattr(loader, "sampler", None), getattr(batches, "sampler", None))
     generators = (getattr(one, "generator", None) for one in drawing)
     own = [(one, one.get_state()) for one in generators if isinstance(one, torch.Generator)]
-    of_python, of_numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 - the user's
     try:
-        devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        with torch.random.fork_rng(devices=range(devices)):
+        with kept_random_states():
             yield
     finally:
-        random.setstate(of_python)
-        np.random.set_state(of_numpy)  # noqa: NPY002
         for one, state in own:
             one.set_state(state)
 
@@ -200,7 +195,7 @@ def gathered(x: Any, y: Any, seed: Seed) -> Samples:
     elif whole:
         samples = _parted(bundle(tuple(x) if isinstance(x, list) else x))
     elif isinstance(x, Iterable) and not isinstance(x, str):
-        with kept_random_states(x):
+        with kept_states_of(x):
             torch.manual_seed(integer(seed))  # loaders shuffle
             sampler = getattr(x, "sampler", None)
             in_order = isinstance(x, list) or isinstance(sampler, torch.utils.data.SequentialSampler)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import random
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import numpy as np
@@ -67,6 +69,21 @@ def torch_generator(seed: Seed, device: str | torch.device = "cpu") -> torch.Gen
     result = torch.Generator(device=device)
     result.manual_seed(integer(seed))
     return result
+
+
+@contextmanager
+def kept_random_states() -> Iterator[None]:
+    """Inside, code may draw from the global streams of torch, numpy and Python; all go on as before afterwards."""
+    import torch
+
+    of_python, of_numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 - the user's
+    try:
+        devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        with torch.random.fork_rng(devices=range(devices)):
+            yield
+    finally:
+        random.setstate(of_python)
+        np.random.set_state(of_numpy)  # noqa: NPY002
 
 
 def integer(seed: Seed) -> int:

@@ -1,116 +1,256 @@
-"""Infinite width of real architectures: a torch module in, its NNGP and NTK out."""
+"""Infinite width of real architectures: a torch module in, its NNGP and NTK out.
+
+``graph``       the operations of a module, captured by torch.export
+``reader``      what every axis of every tensor means; the graph becomes a signal of ``foretrain.theory.layers``
+``operations``  the rule of each operation
+``laws``        which law weights were drawn from, and learning rates
+``beside``      the kernels beside those of finite networks, with z-scores and a verdict
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
 import xarray as xr
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from foretrain.compare.infinite_width import operations  # noqa: F401  (registers the rules)
+from foretrain.compare.infinite_width import operations  # noqa: F401 - its rules register themselves
 from foretrain.compare.infinite_width.graph import capture
-from foretrain.compare.infinite_width.laws import Hyperparameters, Row
-from foretrain.compare.infinite_width.reader import Reader, WideAxes
-from foretrain.support.answers import Answer, Column, Result, Table
+from foretrain.compare.infinite_width.laws import Hyperparameters, Patterns, Row
+from foretrain.compare.infinite_width.reader import Reader, Value, WideAxes
+from foretrain.support.answers import Answer, Column, Part, Result, Table, dataset_figure, labelled
 from foretrain.support.errors import InputError
-from foretrain.theory.layers.tiles import kernel_of
+from foretrain.support.seeds import Seed, kept_random_states
+from foretrain.theory.layers import Signal
+from foretrain.theory.layers.tiles import DRAWS, Found, kernel_of
+
+_WIDTHS = (24, 48)  # of the two networks by which a factory tells which axes grow
+_DRAWN_AGAIN = 15  # more networks of the second, by whose weights laws are known better
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class InfiniteWidth(Result):
-    """NNGP and NTK of a network of infinite width, per output channel, and what was read to get them."""
+    """NNGP and NTK of a network of infinite width, per output channel, and what was read to get them.
+
+    ``nngp`` and ``ntk`` have dims (input_1, input_2); where the output keeps positions, each input is followed by
+    them. ``standard_error`` holds the same for what was sampled, and is None where everything is exact.
+    """
 
     nngp: xr.DataArray
     ntk: xr.DataArray
     rows: tuple[Row, ...]
+    standard_error: xr.Dataset | None = None
     notes: tuple[str, ...] = ()
 
-    @property
+    @cached_property
     def reading(self) -> Table:
-        """What each module was taken for."""
-        columns = (
-            Column("module"),
-            Column("taken for"),
-            Column("fan-in"),
-            Column("C_W"),
-            Column("C_b"),
-            Column("lambda_W"),
-            Column("lambda_b"),
-            Column("known from"),
-        )
-        return Table(
-            columns,
-            [
-                (r.module, r.taken_for, r.fan_in, r.C_W, r.C_b, r.lambda_W, r.lambda_b, r.known)
-                for r in self.rows
-            ],
-        )
+        """What each module was taken for, its constants and rates, and how they were known."""
+        names = ("module", "taken for", "fan-in", "C_W", "C_b", "lambda_W", "lambda_b", "known from")
+        rows = [
+            (r.module, r.taken_for, r.fan_in, r.C_W, r.C_b, r.lambda_W, r.lambda_b, r.known)
+            for r in self.rows
+        ]
+        return Table([Column(name) for name in names], rows)
 
     def answer(self) -> Answer:
-        """The sizes of the kernels, and the reading."""
-        count, other = self.nngp.sizes["input_1"], self.nngp.sizes["input_2"]
-        sentence = (
-            f"Infinite width: NNGP and NTK of {count} and {other} inputs, {len(self.rows)} layers read."
+        """The size of the kernels, what was read, and a picture."""
+        data = xr.Dataset({"nngp": self.nngp, "ntk": self.ntk})
+        if self.standard_error is not None:
+            data = data.assign({f"{name}_error": part for name, part in self.standard_error.items()})
+        first, second = self.nngp.sizes["input_1"], self.nngp.sizes["input_2"]
+        sizes = ", ".join(
+            f"{word} {float(abs(part).mean()):.4g}" for word, part in (("NNGP", self.nngp), ("NTK", self.ntk))
         )
-        return Answer(sentence, [self.reading], data=lambda: xr.Dataset({"nngp": self.nngp, "ntk": self.ntk}))
+        how = "exact"
+        if self.standard_error is not None:
+            largest = max(
+                float((self.standard_error[name] / abs(data[name]).mean()).max()) for name in ("nngp", "ntk")
+            )
+            how = f"partly sampled, standard errors up to {100 * largest:.2g} %"
+        statement = (
+            f"Kernels of infinite width between {first} and {second} inputs ({how}): mean size {sizes}."
+        )
+        parts: list[Part] = [self.reading, *self.notes]
+        if self.nngp.ndim == 2:
+            parts.append(lambda: dataset_figure(data[["nngp", "ntk"]], "Infinite width"))
+        return Answer(statement, parts, data)
 
 
 def infinite_width(
-    model: nn.Module | Callable[[int], nn.Module],
+    model: nn.Module | Callable[[int], nn.Module] | Signal,
     x: Any,
     x2: Any = None,
     *,
-    init: Any = "module",
-    rates: Any = "ntk",
-    widths: tuple[int, int] = (16, 32),
+    init: str | Patterns = "module",
+    rates: str | float | Patterns = "ntk",
+    draws: int = DRAWS,
+    seed: Seed = 0,
 ) -> InfiniteWidth:
-    """NNGP and NTK of a torch module whose hidden channels become infinitely many."""
-    wide = WideAxes()
-    if not isinstance(model, nn.Module):
-        if not callable(model):
-            raise InputError("`model` must be a torch module or a function make(width) that builds one.")
-        small, large = (model(width) for width in widths)
-        shapes = {name: tuple(p.shape) for name, p in small.named_parameters()}
-        grows = {
-            name: tuple(a != b for a, b in zip(shapes[name], p.shape, strict=True))
-            for name, p in large.named_parameters()
-        }
-        model, wide = large, WideAxes(grows)
-    first, second = (None if one is None else _tensor(one) for one in (x, x2))
-    assert first is not None
-    together = first if second is None else torch.cat([first, second])
+    """NNGP and NTK of a network whose hidden channels become infinitely many.
+
+    Parameters
+    ----------
+    model
+        A torch module: every channel axis that is neither the input's nor the output's becomes wide. A function
+        ``make(width)``: what grows between two widths becomes wide. Or a signal of ``foretrain.theory.layers``,
+        for networks written by hand.
+    x, x2
+        Inputs as the model takes them, samples first. Kernels are between x and x2, or between x and itself.
+    init
+        "module" recognises the law each weight was drawn from, or takes the variance it has;
+        ``{pattern: (C_W, C_b)}`` gives them for modules whose names match. ``reading`` says what was taken.
+    rates
+        "ntk": lambda_W = C_W, lambda_b = C_b; gains and shifts of norms do not train. "standard": one rate, 1, for
+        every stored parameter, so that the NTK grows with the fan-ins of this module; or that rate as a number. Or
+        ``{pattern: (lambda_W, lambda_b)}``, for norms the rates of gain and shift; what no pattern matches is "ntk".
+    draws
+        Random draws for means that have no formula, such as max pooling of rectified images.
+
+    Examples
+    --------
+    >>> import foretrain as ft, torch
+    >>> from torch import nn
+    >>> net = nn.Sequential(nn.Linear(3, 64), nn.ReLU(), nn.Linear(64, 1))
+    >>> kernels = ft.infinite_width(net, torch.eye(3), init={"*": (2.0, 0.0)})
+    >>> kernels.ntk.values.round(3)
+    array([[1.333, 0.212, 0.212],
+           [0.212, 1.333, 0.212],
+           [0.212, 0.212, 1.333]])
+    """
+    if isinstance(model, Signal):
+        return _of_signal(model, x, x2, draws, seed)
+    module, wide = _module(model)
+    first = _tensor(x, module, "x")
+    together = first if x2 is None else _together(first, _tensor(x2, module, "x2"))
     hyperparameters = Hyperparameters(init, rates)
-    reader = Reader(capture(model, (together,)), [together], hyperparameters, wide)
-    value = reader.read()
-    field = value.signal.field
+    with kept_random_states():
+        reader = Reader(capture(module, (together,)), [together], hyperparameters, wide)
+        value = reader.read()
+    _refuse_other_outputs(value)
+    if unused := hyperparameters.unused():
+        raise InputError(
+            f"no layer has a name that matches {', '.join(map(repr, unused))}: the names are "
+            f"{', '.join(dict.fromkeys(row.module for row in hyperparameters.rows))}."
+        )
     count = len(first)
     rows = {one: values[:count] for one, values in reader.data.items()}
-    columns = None if second is None else {one: values[count:] for one, values in reader.data.items()}
-    kernel = kernel_of(field, rows, columns)
-    return InfiniteWidth(
-        _labelled(kernel.S, field.positions),
-        _labelled(kernel.Theta, field.positions),
-        tuple(hyperparameters.rows),
-    )
+    columns = None if x2 is None else {one: values[count:] for one, values in reader.data.items()}
+    field = value.signal.field
+    found = kernel_of(field, rows, columns, draws=draws, seed=seed)
+    return _result(found, field.positions, tuple(hyperparameters.rows), _notes(rates, wide))
 
 
-def _tensor(x: Any) -> Tensor:
-    return x if isinstance(x, Tensor) else torch.as_tensor(np.asarray(x))
+def _of_signal(signal: Signal, x: Any, x2: Any, draws: int, seed: Seed) -> InfiniteWidth:
+    """The kernels of a network written by hand."""
+    field = signal.field
+    sets = [None if values is None else signal.inputs(values) for values in (x, x2)]
+    assert sets[0] is not None
+    return _result(kernel_of(field, sets[0], sets[1], draws=draws, seed=seed), field.positions, (), ())
 
 
-def _labelled(values: np.ndarray[Any, Any], positions: tuple[int, ...]) -> xr.DataArray:
+def _module(model: Any) -> tuple[nn.Module, WideAxes]:
+    """The module, and which axes of its parameters grow if it is made for a width."""
+    if isinstance(model, nn.Module):
+        return model, WideAxes()
+    if not callable(model):
+        raise InputError(
+            f"`model` must be a torch module or a function make(width), not {type(model).__name__}."
+        )
+    with kept_random_states():
+        small, large, *more = (model(width) for width in (*_WIDTHS, *[_WIDTHS[1]] * _DRAWN_AGAIN))
+    for one in (small, large, *more):
+        if not isinstance(one, nn.Module):
+            raise InputError(f"make(width) must return a torch module, not {type(one).__name__}.")
+    shapes = {name: tuple(parameter.shape) for name, parameter in small.named_parameters()}
+    grown = {name: tuple(parameter.shape) for name, parameter in large.named_parameters()}
+    if shapes.keys() != grown.keys():
+        raise InputError(
+            "make(width) gives other parameters at another width: only their sizes may depend on it."
+        )
+    pairs = {name: tuple(a != b for a, b in zip(shapes[name], grown[name], strict=True)) for name in shapes}
+    if not any(any(axes) for axes in pairs.values()):
+        raise InputError(
+            "make(width) gives the same sizes at every width: use the width for the hidden layers."
+        )
+    drawn = [dict(one.named_parameters()) for one in (large, *more)]
+    return large, WideAxes(pairs, {name: [one[name].detach() for one in drawn] for name in pairs})
+
+
+def _tensor(x: Any, module: nn.Module, name: str) -> Tensor:
+    """Inputs as a tensor of the module's kind of numbers."""
+    if isinstance(x, Mapping) or (isinstance(x, Sequence) and len(x) and isinstance(x[0], Tensor)):
+        raise InputError(
+            f"`{name}` must be one tensor or array, samples first: wrap a model of several inputs."
+        )
+    values = x if isinstance(x, Tensor) else torch.as_tensor(np.asarray(x))
+    if not values.ndim or not len(values):
+        raise InputError(f"`{name}` holds no samples.")
+    if not values.is_floating_point():
+        return values
+    if not bool(torch.isfinite(values).all()):
+        raise InputError(f"`{name}` holds numbers that are not finite.")
+    parameter = next((one for one in module.parameters() if one.is_floating_point()), None)
+    return values if parameter is None else values.to(parameter.device, parameter.dtype)
+
+
+def _together(first: Tensor, second: Tensor) -> Tensor:
+    if first.shape[1:] != second.shape[1:]:
+        raise InputError(
+            f"`x2` has samples of shape {tuple(second.shape[1:])}, `x` of {tuple(first.shape[1:])}."
+        )
+    return torch.cat([first, second])
+
+
+def _refuse_other_outputs(value: Value) -> None:
+    """The end of the network must be a layer, and begin with the samples."""
+    if [atom.kind for atom in value.dims[0]] != ["batch"]:
+        raise InputError("the output of the model does not begin with the samples.")
+    if not value.signal.field.gaussian:
+        raise InputError(
+            "the model ends with a nonlinearity, a norm or a pooling, after which outputs are not Gaussian: let it "
+            "return what its last linear layer gives."
+        )
+
+
+def _notes(rates: Any, wide: WideAxes) -> tuple[str, ...]:
+    notes = []
+    if wide.grows is None:
+        notes.append(
+            "Wide: every channel axis but those of input and output; a function make(width) would decide."
+        )
+    if not isinstance(rates, str | Mapping) or rates == "standard":
+        notes.append(
+            "Rates of stored parameters: every wide layer adds fan-in times its second moments, so the NTK grows "
+            "linearly with the width; biases and norms stay as they are."
+        )
+    return tuple(notes)
+
+
+def _result(
+    found: Found, positions: tuple[int, ...], rows: tuple[Row, ...], notes: tuple[str, ...]
+) -> InfiniteWidth:
+    nngp, ntk = _labelled(found.S, positions), _labelled(found.Theta, positions)
+    errors = None
+    if found.errors is not None:
+        errors = xr.Dataset({n: _labelled(e, positions) for n, e in zip(("nngp", "ntk"), found.errors)})
+    return InfiniteWidth(nngp, ntk, rows, errors, notes)
+
+
+def _labelled(values: NDArray[np.float64], positions: tuple[int, ...]) -> xr.DataArray:
     """(N, N2), or (N, positions..., N2, positions...) where the output keeps them."""
     axes = len(positions)
     shaped = values.reshape(*(n for size in positions for n in (size, size)), *values.shape[-2:])
     order = [2 * axes, *range(0, 2 * axes, 2), 2 * axes + 1, *range(1, 2 * axes, 2)]
     names = [
-        "input_1",
-        *(f"position_{k}_1" for k in range(1, axes + 1)),
-        "input_2",
-        *(f"position_{k}_2" for k in range(1, axes + 1)),
+        word
+        for side in (1, 2)
+        for word in (f"input_{side}", *(f"position_{k}_{side}" for k in range(1, axes + 1)))
     ]
-    return xr.DataArray(shaped.transpose(order), dims=names)
+    data = labelled({"kernel": (" ".join(names), shaped.transpose(order))}, {})
+    return data["kernel"].rename(None)

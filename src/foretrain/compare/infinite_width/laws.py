@@ -19,6 +19,7 @@ from torch import Tensor
 from foretrain.support.errors import InputError, unknown_name
 
 Patterns = Mapping[str, tuple[float, float]]
+_ROUND = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0)  # standard deviations that people choose
 _SURE = 4.0  # standard errors within which a variance is taken for that of a law
 
 
@@ -45,10 +46,17 @@ class Row:
 
 
 def weight_law(
-    weight: Tensor, fan_in: int, fan_out: int, orthogonal_shape: tuple[int, int] | None = None
+    weight: Tensor,
+    fan_in: int,
+    fan_out: int,
+    orthogonal_shape: tuple[int, int] | None = None,
+    draws: Tensor | None = None,
 ) -> Law:
-    """C_W of a weight: a law of torch.nn.init if the numbers are consistent with it, else the measured variance."""
-    values = weight.detach().double().flatten()
+    """C_W of a weight: a law of torch.nn.init if the numbers are consistent with it, else the measured variance.
+
+    ``draws``: the numbers of several networks, if more than this one was drawn.
+    """
+    values = (weight if draws is None else draws).detach().double().flatten()
     if not bool(torch.isfinite(values).all()):
         raise InputError("a weight is not finite: initialise the model again.")
     largest, square = float(values.abs().max()), float(values.square().mean())
@@ -98,7 +106,7 @@ def _candidates(fan_in: int, fan_out: int) -> list[tuple[str, float, bool | None
             (f"xavier {word}, gain of relu", 2 * shared, flat),
             (f"lecun {word}", 1.0, flat),
         ]
-    found += [(f"normal, std {std:g}", std**2 * fan_in, False) for std in (0.01, 0.02, 0.1, 1.0)]
+    found += [(f"normal, std {std:g}", std**2 * fan_in, False) for std in _ROUND]
     return found
 
 
@@ -127,7 +135,11 @@ def bias_law(bias: Tensor | None, fan_in: int, wide: bool) -> Law:
         if wide:
             return Law(0.0, "torch's default, 1/(3 fan_in), which vanishes with the width")
         return Law(bound**2 / 3, "torch's default, 1/(3 fan_in)")
-    return Law(square, f"measured, ±{100 * math.sqrt(2 / len(values)):.2g} %")
+    relative = math.sqrt(2 / len(values))
+    near = min(_ROUND, key=lambda std: abs(square / std**2 - 1))
+    if len(values) >= 16 and abs(square / near**2 - 1) < 2 * relative and not _is_uniform(values, largest):
+        return Law(near**2, f"normal, std {near:g}")
+    return Law(square, f"measured, ±{100 * relative:.2g} %")
 
 
 @dataclass

@@ -52,8 +52,10 @@ def _law(
     reader.use(node, weight)
     reader.use(node, bias)
     module, hyper = module_of(node), reader.hyperparameters
-    own = weight_law(weight.tensor, fan_in, fan_out, matrix)
-    C_W, C_b = hyper.constants(module, own, bias_law(None if bias is None else bias.tensor, fan_in, wide))
+    own = weight_law(weight.tensor, fan_in, fan_out, matrix, reader.wide.draws(weight))
+    C_W, C_b = hyper.constants(
+        module, own, bias_law(None if bias is None else reader.wide.draws(bias), fan_in, wide)
+    )
 
     rates = hyper.learning_rates(module, fan_in, C_W.C, C_b.C, (reader.trains(weight), reader.trains(bias)))
     if bias is None:

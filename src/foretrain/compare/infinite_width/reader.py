@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -222,9 +222,14 @@ class Reader:
 
 @dataclass(frozen=True)
 class WideAxes:
-    """Which axes of parameters grow with the width, where a factory of two widths told; else None."""
+    """What a factory tells: which axes of parameters grow with the width, and the parameters of several draws."""
 
     grows: dict[str, tuple[bool, ...]] | None = None
+    drawn: dict[str, list[Tensor]] = field(default_factory=dict)
+
+    def draws(self, parameter: Parameter) -> Tensor:
+        """The numbers of a parameter, of all draws one after another."""
+        return torch.cat([one.flatten() for one in self.drawn.get(parameter.name, [parameter.tensor])])
 
     def __call__(self, parameter: str, axis: int) -> bool | None:
         """Whether an axis of a parameter grows; None if nobody said."""

@@ -205,9 +205,9 @@ def extrapolation_weights(inverse: FloatArray, standard_error: FloatArray) -> Fl
     """(widths, entries): what each measurement contributes to the value at 1/n = 0.
 
     Least squares with a quadratic in 1/n, weighted by the standard errors (widths, entries); with three widths it
-    passes through the points.
+    passes through the points, with two a line does.
     """
-    design = np.stack([inverse**power for power in range(TERMS)], axis=1)
+    design = np.stack([inverse**power for power in range(min(TERMS, len(inverse)))], axis=1)
     largest = standard_error.max(axis=0)
     relative = np.where(largest > 0, standard_error / np.where(largest > 0, largest, 1.0), 1.0)
     weight = 1 / np.maximum(relative, 1e-6)  # (widths, entries)

@@ -7,7 +7,6 @@ from math import prod
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from foretrain.theory.layers.fields import Field, Kernel, Tile, on_same_positions
 from foretrain.theory.layers.positions import (
@@ -397,9 +396,3 @@ class ChannelPart(Field):
     def mean(self, tile: Tile) -> Array:
         """That of the whole."""
         return tile.mean(self.inputs[0])
-
-
-def as_data(x: Any) -> NDArray[Any]:
-    """Inputs as an array: tokens stay whole numbers, everything else is float64."""
-    values = np.asarray(x)
-    return values if values.dtype.kind in "iu" else values.astype(np.float64)

@@ -18,6 +18,7 @@ from math import prod
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from foretrain.activations import activation as find_activation
 from foretrain.support.errors import InputError, NotSupportedError
@@ -48,6 +49,7 @@ from foretrain.theory.layers.linear_maps import (
 )
 from foretrain.theory.layers.normalisation import Mixed, Normalised, Trained
 from foretrain.theory.layers.positions import Array, AxisMap, Weights
+from foretrain.theory.layers.tiles import in_order, kernel_of
 
 _numbers = itertools.count()
 Sizes = int | Sequence[int]
@@ -492,6 +494,20 @@ class Signal:
         """What the signal is at the end of a network."""
         return self._read()
 
+    def inputs(self, x: Any) -> dict[Field, NDArray[Any]]:
+        """Arrays (N, positions..., channels), or tokens (N, positions...), for the one input of the network."""
+        fields = [one for one in in_order(self.field) if isinstance(one, Data | Embedded)]
+        values = np.asarray(x)
+        if len(fields) != 1:
+            raise InputError(f"the network has {len(fields)} inputs: it must have one.")
+        trailing = fields[0].positions if isinstance(fields[0], Embedded) else (*fields[0].positions, None)
+        if values.ndim != 1 + len(trailing) or any(
+            want not in (None, n) for n, want in zip(values.shape[1:], trailing)
+        ):
+            wanted = ", ".join("channels" if want is None else str(want) for want in trailing)
+            raise InputError(f"`x` has shape {values.shape}, but the network takes (N, {wanted}).")
+        return {fields[0]: values if values.dtype.kind in "iu" else values.astype(np.float64)}
+
 
 def concatenated(parts: Sequence[Signal], shares: Sequence[float] | None = None) -> Signal:
     """Channels of several signals side by side; ``shares``: how many channels each has, or in which proportion."""
@@ -697,15 +713,6 @@ def _edges(signal: Signal) -> list[float]:
 
 
 def kernels(output: Signal, x: Any, x2: Any = None) -> Array:
-    """NNGP and NTK (2, pairs of positions..., N, N2) of a signal: for the tests of the rules."""
-    from foretrain.theory.layers.linear_maps import as_data
-    from foretrain.theory.layers.tiles import in_order, kernel_of
-
-    field = output.field
-    inputs = [one for one in in_order(field) if isinstance(one, Data | Embedded)]
-    sets: list[dict[Field, Any] | None] = [
-        None if values is None else {one: as_data(values) for one in inputs} for values in (x, x2)
-    ]
-    assert sets[0] is not None
-    found = kernel_of(field, sets[0], sets[1])
+    """NNGP and NTK of a signal, stacked: (2, pairs of positions..., N, N2)."""
+    found = kernel_of(output.field, output.inputs(x), None if x2 is None else output.inputs(x2))
     return np.stack([found.S, found.Theta])

@@ -1,0 +1,232 @@
+"""Kernels of infinite width beside those of networks drawn again and again, entry by entry, with a verdict.
+
+Entries are extrapolated to infinite width from several widths (see :mod:`foretrain.compare.reinitialised`). Entries
+of one ensemble are correlated, so the verdict rests on uncorrelated combinations of them as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import xarray as xr
+from numpy.typing import NDArray
+from torch import nn
+
+from foretrain.compare.ensemble_statistics import EnsembleStatistics
+from foretrain.compare.infinite_width import InfiniteWidth, infinite_width
+from foretrain.compare.judging.agreement import Judgement, decorrelated, judge
+from foretrain.compare.judging.ladder import BatchValues, extrapolation_weights
+from foretrain.compare.reinitialised import Quantity, ensemble
+from foretrain.support.answers import Answer, Column, Figure, Result, Table
+from foretrain.support.arguments import whole_number
+from foretrain.support.errors import InputError
+from foretrain.support.seeds import Seed, spawn
+
+FloatArray = NDArray[np.float64]
+_BATCHES = 16
+_KERNELS: tuple[Quantity, ...] = ("nngp", "ntk")
+_SHOWN = 12
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class WidthComparison(Result):
+    """Theory at infinite width, networks of several widths, and how far they are apart."""
+
+    theory: InfiniteWidth
+    entries: tuple[tuple[str, int, int], ...]  # kernel, first and second input
+    widths: tuple[int, ...]
+    draws: int  # of each width
+    batches: tuple[BatchValues, ...]  # by width
+
+    @cached_property
+    def predicted(self) -> FloatArray:
+        """What the theory says, by entry."""
+        return np.array([float(getattr(self.theory, name)[a, b]) for name, a, b in self.entries])
+
+    @cached_property
+    def predicted_error(self) -> FloatArray:
+        """Standard errors of what the theory sampled."""
+        errors = self.theory.standard_error
+        return np.array([0.0 if errors is None else float(errors[name][a, b]) for name, a, b in self.entries])
+
+    @cached_property
+    def measured(self) -> FloatArray:
+        """(widths, entries)."""
+        return np.stack([batch.estimate for batch in self.batches])
+
+    @cached_property
+    def measured_error(self) -> FloatArray:
+        """Standard errors (widths, entries)."""
+        return np.stack([batch.standard_error for batch in self.batches])
+
+    @cached_property
+    def _weights(self) -> FloatArray:
+        return extrapolation_weights(min(self.widths) / np.array(self.widths), self.measured_error)
+
+    @cached_property
+    def limit(self) -> FloatArray:
+        """Extrapolated to infinite width, by entry."""
+        return np.asarray((self._weights * self.measured).sum(axis=0))
+
+    @cached_property
+    def covariance(self) -> FloatArray:
+        """Of the limits and of what the theory sampled."""
+        parts = [w[:, None] * w * batch.covariance for w, batch in zip(self._weights, self.batches)]
+        return np.asarray(sum(parts)) + np.diag(self.predicted_error**2)
+
+    @cached_property
+    def z(self) -> FloatArray:
+        """(limit - theory) / standard error, by entry; 0 where nothing fluctuates and both are equal."""
+        deviation = np.sqrt(np.diagonal(self.covariance))
+        apart = self.limit - self.predicted
+        still = deviation <= 1e-9 * np.abs(self.predicted)
+        equal = np.abs(apart) <= 1e-6 * np.abs(self.predicted)
+        return np.where(still, np.where(equal, 0.0, np.inf), apart / np.where(still, 1.0, deviation))
+
+    @cached_property
+    def judgement(self) -> Judgement:
+        """The numbers on which the verdict rests."""
+        moving = np.sqrt(np.diagonal(self.covariance)) > 1e-9 * np.abs(self.predicted)
+        freedom = _BATCHES - 1.0
+        inside = self.covariance[np.ix_(moving, moving)]
+        return judge([(self.z[moving], decorrelated(self.z[moving], inside, freedom))])
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the z-scores are within their bounds."""
+        return self.judgement.agrees and bool(np.isfinite(self.z).all())
+
+    def to_xarray(self) -> xr.Dataset:
+        """Every number, by entry and width."""
+        names = [f"{name}[{a},{b}]" for name, a, b in self.entries]
+        return xr.Dataset(
+            {
+                "theory": ("entry", self.predicted),
+                "theory_error": ("entry", self.predicted_error),
+                "limit": ("entry", self.limit),
+                "limit_error": ("entry", np.sqrt(np.diagonal(self.covariance))),
+                "z": ("entry", self.z),
+                "measured": (("width", "entry"), self.measured),
+                "measured_error": (("width", "entry"), self.measured_error),
+            },
+            {"entry": names, "width": list(self.widths)},
+        )
+
+    def answer(self) -> Answer:
+        """The verdict, the entries, and a picture."""
+        verdict = "agree with" if self.agrees else "differ from"
+        widths = ", ".join(map(str, self.widths))
+        statement = (
+            f"{self.draws} networks of each width {widths}, extrapolated, {verdict} infinite width: "
+            f"{self.judgement.text(bool(np.isfinite(self.z).all()))}."
+        )
+        errors = np.sqrt(np.diagonal(self.covariance))
+        columns = [Column(word) for word in ("entry", "theory", "networks, limit", "±", "z")]
+        rows = [
+            (f"{name}[{a},{b}]", theory, limit, error, z)
+            for (name, a, b), theory, limit, error, z in zip(
+                self.entries, self.predicted, self.limit, errors, self.z
+            )
+        ]
+        return Answer(
+            statement,
+            [Table(columns, rows), self._figure, self.theory.reading],
+            self.to_xarray,
+            holds=self.agrees,
+        )
+
+    def _figure(self) -> Figure:
+        figure = Figure("Networks beside infinite width", columns=2)
+        across = 1 / np.array(self.widths)
+        for kernel in _KERNELS:
+            panel = figure.panel(x="1 / width", y=kernel.upper())
+            chosen = [k for k, entry in enumerate(self.entries) if entry[0] == kernel][:_SHOWN]
+            for k in chosen:
+                _, a, b = self.entries[k]
+                panel.curve(
+                    across, self.measured[:, k], "o", f"inputs {a}, {b}", error=self.measured_error[:, k]
+                )
+                panel.curve([0.0], [self.predicted[k]], "x")
+            panel.level(x=0.0, label="infinite width, theory")
+        return figure
+
+
+def compare_infinite_width(
+    make: Callable[[int], nn.Module],
+    x: Any,
+    *,
+    draws: int = 320,
+    widths: Sequence[int] | None = None,
+    init: Any = "module",
+    rates: Any = "ntk",
+    seed: Seed = 0,
+) -> WidthComparison:
+    """Kernels of infinite width of any module beside those of finite networks drawn anew.
+
+    ``make(width)`` builds the network; ``widths`` are three or more; ``init`` and ``rates`` as in ``infinite_width``:
+    networks are measured with the rates that the theory has.
+    """
+    if isinstance(make, nn.Module) or not callable(make):
+        raise InputError(
+            "a comparison draws networks of several widths: give a function make(width) that builds one."
+        )
+    sizes = tuple(sorted({whole_number("widths", one, least=1) for one in (widths or (32, 64, 128))}))
+    if len(sizes) < 2:
+        raise InputError("`widths` must hold two or more different numbers, from narrow to wide.")
+    theory = infinite_width(make, x, init=init, rates=rates, seed=seed)
+    if theory.nngp.ndim > 2:
+        raise InputError("the output keeps positions: compare a model that picks or averages them.")
+    count = theory.nngp.sizes["input_1"]
+    entries = tuple((name, a, b) for name in _KERNELS for a in range(count) for b in range(a, count))
+    per_batch = max(2, -(-whole_number("draws", draws, least=2) // _BATCHES))
+    found = [
+        ensemble(
+            make,
+            x,
+            draws=per_batch,
+            widths=sizes,
+            quantities=_KERNELS,
+            rates=lambda model: network_rates(model, theory),
+            seed=own,
+        )
+        for own in spawn(seed, _BATCHES)
+    ]
+    batches = tuple(BatchValues(_values(found, width, entries)) for width in sizes)
+    return WidthComparison(theory, entries, sizes, per_batch * _BATCHES, batches)
+
+
+def _values(
+    found: Sequence[EnsembleStatistics], width: int, entries: Sequence[tuple[str, int, int]]
+) -> FloatArray:
+    """(batches, entries)."""
+    kernels = [{str(name): getattr(one, name).sel(width=width).values for name in _KERNELS} for one in found]
+    return np.array([[one[name][a, b] for name, a, b in entries] for one in kernels])
+
+
+def network_rates(model: nn.Module, theory: InfiniteWidth) -> dict[str, float]:
+    """The rates lambda_W / fan-in and lambda_b with which a finite network has the kernel of the theory."""
+    rates = {name: 0.0 for name, _ in model.named_parameters()}
+    modules = dict(model.named_modules())
+    for row in theory.rows:
+        for name, parameter in model.named_parameters():
+            if name == row.module:  # a table or gains of its own
+                rates[name] = row.lambda_W
+            elif name.rpartition(".")[0] == row.module:
+                own = name.rpartition(".")[2]
+                rates[name] = (
+                    row.lambda_b if own == "bias" else row.lambda_W / _fan_in(modules[row.module], parameter)
+                )
+    return rates
+
+
+def _fan_in(module: nn.Module, weight: Any) -> int:
+    """Of a layer at its own width; 1 for norms and embeddings."""
+    if isinstance(module, nn.modules.conv._ConvTransposeNd):
+        return int(weight.shape[0] // module.groups * weight[0, 0].numel())
+    if weight.ndim < 2 or isinstance(module, nn.Embedding | nn.LayerNorm | nn.RMSNorm):
+        return 1
+    return int(weight[0].numel())

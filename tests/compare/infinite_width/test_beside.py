@@ -1,0 +1,102 @@
+"""Public architectures beside networks drawn again and again: z-scores within bounds, wrong theories found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from architectures import ConvNeXt, ResNet, UNet, Vgg, VitStem
+from torch import Tensor, nn
+
+import foretrain as ft
+from foretrain.support.errors import ForetrainError
+
+
+def images(size: int) -> Tensor:
+    x = torch.randn(2, 3, size, size, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    x[1] = 0.6 * x[0] + 0.8 * x[1]
+    return x
+
+
+def drawn(network: nn.Module) -> nn.Module:
+    """Weights of the size that keeps signals alive, and small biases: wide networks are then near their limit."""
+    for module in network.modules():
+        if isinstance(module, nn.Conv1d | nn.Conv2d | nn.Linear):
+            nn.init.kaiming_normal_(module.weight, mode="fan_in", nonlinearity="relu")
+            if module.bias is not None:
+                nn.init.normal_(module.bias, std=0.1)
+        if isinstance(module, nn.ConvTranspose2d):
+            nn.init.normal_(module.weight, std=(1.0 / (module.weight.shape[0] * 4)) ** 0.5)
+            nn.init.normal_(module.bias, std=0.1)
+    return network.double().eval()
+
+
+class Pooled(nn.Module):
+    """A network whose output keeps positions, averaged over them."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.inner(x).mean((2, 3))
+        return result
+
+
+ARCHITECTURES: dict[str, tuple[Callable[[int], nn.Module], int]] = {
+    "VGG with average pooling": (lambda n: Vgg(n, nn.AvgPool2d), 8),
+    "ResNet with basic blocks": (lambda n: ResNet(n, (1, 2), stem_pool=False), 8),
+    "ConvNeXt": (ConvNeXt, 16),
+    "patches, positions, MLP block": (VitStem, 16),
+    "U-Net": (lambda n: Pooled(UNet(n)), 8),
+}
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize("rates", [{"*": (0.7, 0.3)}, "ntk"], ids=["gains train", "ntk"])
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_public_architectures_agree_with_drawn_networks(name: str, rates: object) -> None:
+    make, size = ARCHITECTURES[name]
+    found = ft.compare(lambda n: drawn(make(n)), images(size), draws=160, widths=[16, 32, 64], rates=rates)
+    assert found.agrees, found
+
+
+def perceptron(width: int) -> nn.Module:
+    return drawn(nn.Sequential(nn.Linear(3, width), nn.ReLU(), nn.LayerNorm(width), nn.Linear(width, 3)))
+
+
+def test_a_small_network_agrees_and_a_wrong_constant_does_not() -> None:
+    x = torch.randn(3, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    found = ft.compare(perceptron, x, draws=160, widths=[16, 32, 64], rates={"*": (0.7, 0.3)})
+    assert found.agrees, found
+    assert "agree" in str(found)
+    assert found.to_dataset().sizes == {"entry": 12, "width": 3}
+    wrong = ft.compare(
+        perceptron, x, draws=160, widths=[16, 32, 64], init={"*": (1.0, 0.01)}, rates={"*": (0.7, 0.3)}
+    )
+    assert not wrong.agrees
+
+
+def test_a_linear_layer_has_no_scatter_in_its_ntk() -> None:
+    found = ft.compare(
+        lambda n: nn.Sequential(nn.Linear(3, n), nn.Linear(n, 2)).double(),
+        torch.eye(3, dtype=torch.float64)[:2],
+        draws=64,
+        widths=[8, 16],
+        rates={"0": (0.0, 0.0), "1": (0.0, 1.0)},
+    )
+    ntk = np.array([entry[0] == "ntk" for entry in found.entries])
+    np.testing.assert_allclose(found.limit[ntk], 1.0)
+    assert (found.z[ntk] == 0).all()
+
+
+def test_what_cannot_be_compared_is_told() -> None:
+    x = torch.eye(3, dtype=torch.float64)
+    with pytest.raises(ForetrainError, match="give a function make\\(width\\)"):
+        ft.compare(perceptron(4), x)
+    with pytest.raises(ForetrainError, match="two or more different"):
+        ft.compare(perceptron, x, widths=[8])
+    with pytest.raises(ForetrainError, match="leave trained out"):
+        ft.compare(perceptron, x, trained=True)  # type: ignore[call-overload]

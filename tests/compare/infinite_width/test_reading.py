@@ -1,0 +1,358 @@
+"""Torch modules read into signals: what is taken for what, laws and rates, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from architectures import ConvNeXt, Mixer, UNet, VitStem
+from torch import Tensor, nn
+from torch.nn import functional
+
+import foretrain as ft
+from foretrain.support.errors import ForetrainError
+from foretrain.theory.layers import data
+
+
+def images(count: int = 3, size: int = 8) -> Tensor:
+    return torch.randn(count, 3, size, size, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+
+def rows(count: int = 3) -> Tensor:
+    return torch.randn(count, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+
+class Custom(nn.Module):
+    """A module whose forward is a function of it and the input."""
+
+    def __init__(self, forward: Callable[..., Any], **modules: nn.Module) -> None:
+        super().__init__()
+        self.compute = forward
+        for name, module in modules.items():
+            self.add_module(name, module)
+        self.double()
+
+    def forward(self, x: Tensor) -> Any:
+        return self.compute(self, x)
+
+
+def mlp(*activations: nn.Module, inputs: int = 4, width: int = 64) -> nn.Sequential:
+    layers: list[nn.Module] = [nn.Linear(inputs, width)]
+    for activation in activations:
+        layers += [activation, nn.Linear(width, width)]
+    layers[-1] = nn.Linear(width, 2)
+    return nn.Sequential(*layers).double()
+
+
+GIVEN = {"*": (1.7, 0.2)}
+
+
+def by_hand(activation: Any, depth: int = 1) -> Any:
+    signal = data().linear(C_W=1.7, C_b=0.2)
+    for _ in range(depth):
+        signal = signal.activation(activation).linear(C_W=1.7, C_b=0.2)
+    return ft.infinite_width(signal, rows().numpy())
+
+
+@pytest.mark.parametrize(
+    ("function", "name"),
+    [
+        (nn.ReLU(), "relu"),
+        (nn.GELU(), "gelu"),
+        (nn.Tanh(), "tanh"),
+        (nn.SiLU(), "swish"),
+        (nn.LeakyReLU(0.2), "leaky_relu(slope=0.2)"),
+        (nn.Sigmoid(), "sigmoid"),
+        (nn.Softplus(), "softplus"),
+        (nn.ELU(), "elu"),
+    ],
+)
+def test_activations_are_those_of_the_catalogue(function: nn.Module, name: str) -> None:
+    found, expected = ft.infinite_width(mlp(function), rows(), init=GIVEN), by_hand(name)
+    np.testing.assert_allclose(found.ntk, expected.ntk, rtol=1e-9)
+    np.testing.assert_allclose(found.nngp, expected.nngp, rtol=1e-9)
+
+
+def test_an_activation_written_out_is_the_same_function() -> None:
+    def forward(net: Any, x: Tensor) -> Tensor:
+        z = net.first(x)
+        result: Tensor = net.second(z * torch.sigmoid(z))
+        return result
+
+    net = Custom(forward, first=nn.Linear(4, 64), second=nn.Linear(64, 1))
+    np.testing.assert_allclose(
+        ft.infinite_width(net, rows(), init=GIVEN).ntk, by_hand("swish").ntk, rtol=1e-8
+    )
+
+
+def test_products_with_weights_and_biases_written_out() -> None:
+    class Written(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = (nn.Parameter(torch.randn(*s).double()) for s in ((4, 32), (32, 1)))
+            self.bias = nn.Parameter(0.3 * torch.randn(32).double())
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.relu(x @ self.first + self.bias) @ self.second
+
+    found = ft.infinite_width(
+        Written(), rows(), init={"": (1.5, 0.0), "bias": (0.25, 0.0)}, rates={"": (1.0, 0.0)}
+    )
+    signal = data().linear(C_W=1.5, C_b=0.25, lambda_W=1.0, lambda_b=0.25)
+    expected = ft.infinite_width(signal.activation("relu").linear(C_W=1.5, lambda_W=1.0), rows().numpy())
+    np.testing.assert_allclose(found.ntk, expected.ntk, rtol=1e-12)
+
+
+def test_channels_last_and_first_have_the_same_kernel() -> None:
+    def last(net: Any, x: Tensor) -> Tensor:
+        h = torch.relu(net.mix(x.permute(0, 2, 3, 1)))
+        result: Tensor = net.head(h.flatten(1, 2).mean(1))
+        return result
+
+    def first(net: Any, x: Tensor) -> Tensor:
+        result: Tensor = net.head(torch.relu(net.mix(x)).mean((2, 3)))
+        return result
+
+    linear = Custom(last, mix=nn.Linear(3, 16), head=nn.Linear(16, 1))
+    pointwise = Custom(first, mix=nn.Conv2d(3, 16, 1), head=nn.Linear(16, 1))
+    one, two = (ft.infinite_width(net, images(), init=GIVEN).ntk for net in (linear, pointwise))
+    np.testing.assert_allclose(one, two, rtol=1e-12)
+
+
+def test_padding_by_a_module_is_padding_of_the_layer() -> None:
+    for mode in ("zeros", "circular", "reflect", "replicate"):
+        net = nn.Sequential(
+            nn.Conv2d(3, 8, 3, padding=1, padding_mode=mode), nn.ReLU(), nn.Flatten(), nn.Linear(512, 1)
+        ).double()
+        signal = data((8, 8)).convolution(3, padding=1, mode=mode, C_W=1.7, C_b=0.2).activation("relu")
+        expected = ft.infinite_width(signal.flatten(C_W=1.7, C_b=0.2), images().movedim(1, -1).numpy())
+        np.testing.assert_allclose(ft.infinite_width(net, images(), init=GIVEN).ntk, expected.ntk, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("initialise", "constant", "words"),
+    [
+        (lambda w: None, 1 / 3, "torch's default"),
+        (nn.init.kaiming_normal_, 2.0, "kaiming normal"),
+        (lambda w: nn.init.kaiming_uniform_(w, nonlinearity="relu"), 2.0, "kaiming uniform"),
+        (nn.init.orthogonal_, 1.0, "orthogonal"),
+        (lambda w: nn.init.normal_(w, std=0.02), 0.0004 * 96, "normal, std 0.02"),
+        (lambda w: nn.init.normal_(w, std=0.137), 0.137**2 * 96, "measured"),
+        (nn.init.zeros_, 0.0, "all zero"),
+    ],
+)
+def test_laws_are_recognised(initialise: Callable[[Tensor], Any], constant: float, words: str) -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 96), nn.ReLU(), nn.Linear(96, 96), nn.ReLU(), nn.Linear(96, 1)).double()
+    middle = net[2]
+    assert isinstance(middle, nn.Linear)
+    with torch.no_grad():
+        initialise(middle.weight)
+    row = ft.infinite_width(net, rows()).rows[1]
+    assert pytest.approx(constant, rel=0.05) == row.C_W
+    assert words in row.known
+
+
+def test_default_biases_vanish_in_wide_layers_and_stay_in_the_first() -> None:
+    found = ft.infinite_width(mlp(nn.ReLU(), nn.ReLU()), rows()).rows
+    assert [row.C_b for row in found] == [pytest.approx(1 / 12), 0.0, 0.0]
+    assert "C_b" in str(ft.infinite_width(mlp(nn.ReLU()), rows()).reading)
+
+
+def test_standard_rates_count_the_fan_in_and_frozen_parameters_do_not_train() -> None:
+    net = mlp(nn.ReLU(), width=32)
+    found = ft.infinite_width(net, rows(), rates="standard").rows
+    assert [row.lambda_W for row in found] == [4, 32]
+    net[0].requires_grad_(False)
+    found = ft.infinite_width(net, rows(), rates=0.5).rows
+    assert [(row.lambda_W, row.lambda_b) for row in found] == [(0, 0), (16, 0.5)]
+
+
+def test_the_most_specific_pattern_wins() -> None:
+    found = ft.infinite_width(mlp(nn.ReLU()), rows(), init={"*": (1.0, 0.0), "0": (3.0, 0.5)}).rows
+    assert [(row.C_W, row.C_b) for row in found] == [(3.0, 0.5), (1.0, 0.0)]
+
+
+def test_two_sets_of_inputs_and_positions_of_the_output() -> None:
+    torch.manual_seed(0)
+    net = UNet(8).double().eval()
+    square = ft.infinite_width(net, images(2)).ntk
+    assert square.dims == (
+        "input_1",
+        "position_1_1",
+        "position_2_1",
+        "input_2",
+        "position_1_2",
+        "position_2_2",
+    )
+    np.testing.assert_allclose(ft.infinite_width(net, images(2)[:1], images(2)).ntk, square[:1], rtol=1e-10)
+    flat = square.values.reshape(128, 128)
+    np.testing.assert_allclose(flat, flat.T, rtol=1e-12)
+    assert np.linalg.eigvalsh(flat).min() > -1e-10
+
+
+def test_a_factory_tells_which_groups_grow() -> None:
+    def grouped(channels: int) -> Callable[[int], nn.Module]:
+        return lambda n: nn.Sequential(
+            nn.Conv1d(3, n, 1),
+            nn.ReLU(),
+            nn.Conv1d(n, n, 3, groups=n // channels),
+            nn.Flatten(),
+            nn.Linear(6 * n, 1),
+        )
+
+    x = torch.randn(2, 3, 8, generator=torch.Generator().manual_seed(0))
+    assert "depthwise" in ft.infinite_width(grouped(1), x).rows[1].taken_for
+    with pytest.raises(ForetrainError, match="2: groups of 4 channels that do not grow"):
+        ft.infinite_width(grouped(4), x)
+
+
+def test_the_model_the_inputs_and_the_random_state_stay_as_they_were() -> None:
+    net, x = mlp(nn.Tanh()).train(), rows()
+    before, state = [p.detach().clone() for p in net.parameters()], torch.random.get_rng_state()
+    ft.infinite_width(net, x)
+    assert net.training
+    assert all(torch.equal(a, b) for a, b in zip(before, net.parameters()))
+    assert torch.equal(state, torch.random.get_rng_state())
+    assert torch.equal(x, rows())
+    assert all(p.grad is None for p in net.parameters())
+
+
+class Counting(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x) if x.sum() > 0 else -self.inner(x)  # type: ignore[no-any-return]
+
+
+def shared(net: Any, x: Tensor) -> Any:
+    return net.out(torch.relu(net.mid(torch.relu(net.mid(net.first(x))))))
+
+
+REFUSED: dict[str, tuple[Callable[[], nn.Module], Tensor, str]] = {
+    "train mode": (
+        lambda: nn.Sequential(
+            nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Flatten(), nn.Linear(288, 1)
+        ).double(),
+        images(),
+        "1 is a BatchNorm2d in train mode.*call model.eval",
+    ),
+    "dropout": (
+        lambda: nn.Sequential(nn.Linear(4, 8), nn.Dropout(), nn.Linear(8, 1)).double(),
+        rows(),
+        "1 is a Dropout in train mode.*call model.eval",
+    ),
+    "control flow": (lambda: Counting().double(), rows(), "decides what to compute from the values"),
+    "wrong shape": (lambda: mlp(nn.ReLU(), inputs=5), rows(), "cannot be called on these inputs"),
+    "shared weights": (
+        lambda: Custom(shared, first=nn.Linear(4, 8), mid=nn.Linear(8, 8), out=nn.Linear(8, 1)),
+        rows(),
+        "mid: mid.weight is used twice",
+    ),
+    "token mixing": (
+        lambda: Mixer(8).double().eval(),
+        images(2, 16),
+        "tokens.0: a linear map mixes positions",
+    ),
+    "no layer": (lambda: Custom(lambda net, x: 2 * x), rows(), "does not depend on any layer"),
+    "softmax": (
+        lambda: Custom(lambda net, x: torch.softmax(net.a(x), -1), a=nn.Linear(4, 8)),
+        rows(),
+        "the operation softmax has no rule: measure it with ft.ensemble",
+    ),
+    "ends with an activation": (
+        lambda: nn.Sequential(nn.Linear(4, 8), nn.Tanh()).double(),
+        rows(),
+        "the model ends with a nonlinearity",
+    ),
+    "two outputs": (
+        lambda: Custom(lambda net, x: (net.a(x), net.a(x)), a=nn.Linear(4, 8)),
+        rows(),
+        "returns 2 tensors",
+    ),
+    "trained statistics": (
+        lambda: (
+            nn.Sequential(nn.Conv2d(3, 8, 3), trained_norm(), nn.Flatten(), nn.Linear(288, 1)).double().eval()
+        ),
+        images(),
+        "1: running means differ from channel to channel",
+    ),
+}
+
+
+def trained_norm() -> nn.Module:
+    norm = nn.BatchNorm2d(8)
+    norm(torch.randn(4, 8, 3, 3))
+    return norm
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_has_no_limit_or_no_rule_is_refused_by_name(name: str) -> None:
+    make, x, sentence = REFUSED[name]
+    with pytest.raises(ForetrainError, match=sentence) as caught:
+        ft.infinite_width(make(), x)
+    assert "\n" not in str(caught.value)
+
+
+def test_bad_arguments_are_told() -> None:
+    net = mlp(nn.ReLU())
+    for options, sentence in (
+        ({"init": "kaiming"}, "init"),
+        ({"rates": "sgd"}, "rates"),
+        ({"init": {"nothing": (1, 1)}}, "no layer has a name that matches 'nothing': the names are 0, 2"),
+        ({"rates": {"*": 1.0}}, "two numbers for each pattern"),
+        ({"init": {"*": (-1, 0)}}, "0 or more"),
+    ):
+        with pytest.raises(ForetrainError, match=sentence):
+            ft.infinite_width(net, rows(), **options)  # type: ignore[arg-type]
+    with pytest.raises(ForetrainError, match="not finite"):
+        ft.infinite_width(net, rows() * torch.inf)
+    with pytest.raises(ForetrainError, match="x2 has samples of shape"):
+        ft.infinite_width(net, rows(), rows()[:, :2])
+    with pytest.raises(ForetrainError, match="must be a torch module or a function"):
+        ft.infinite_width(3, rows())  # type: ignore[arg-type]
+    with pytest.raises(ForetrainError, match="same sizes at every width"):
+        ft.infinite_width(lambda n: mlp(nn.ReLU()), rows())
+
+
+def test_a_class_token_alone_sees_nothing_of_the_patches() -> None:
+    found = ft.infinite_width(VitStem(16).double(), images(2, 16))
+    assert found.ntk.shape == (2, 2)
+    assert found.standard_error is None
+    assert "exact" in str(found)
+
+
+def test_gates_that_pool_and_scale_channels() -> None:
+    """Squeeze and excitation: a gate of each channel, the same at all positions."""
+
+    def forward(net: Any, x: Tensor) -> Tensor:
+        h = torch.relu(net.conv(x))
+        gate = torch.sigmoid(net.up(torch.relu(net.down(functional.adaptive_avg_pool2d(h, 1)))))
+        result: Tensor = net.head((h * gate).mean((2, 3)))
+        return result
+
+    net = Custom(
+        forward,
+        conv=nn.Conv2d(3, 16, 3),
+        down=nn.Conv2d(16, 8, 1),
+        up=nn.Conv2d(8, 16, 1),
+        head=nn.Linear(16, 1),
+    )
+    found = ft.infinite_width(net, images(), init=GIVEN)
+    h = data((8, 8)).convolution(3, C_W=1.7, C_b=0.2).activation("relu")
+    gate = h.mean().linear(C_W=1.7, C_b=0.2).activation("relu").linear(C_W=1.7, C_b=0.2).activation("sigmoid")
+    expected = ft.infinite_width(
+        (h * gate.broadcast((6, 6))).mean().linear(C_W=1.7, C_b=0.2), images().movedim(1, -1).numpy()
+    )
+    np.testing.assert_allclose(found.ntk, expected.ntk, rtol=1e-10)
+
+
+def test_public_blocks_are_read_whole() -> None:
+    found = ft.infinite_width(ConvNeXt(16).double(), images(2, 16))
+    kinds = [row.taken_for for row in found.rows]
+    assert [kinds.count(one) for one in ("depthwise convolution", "gains", "LayerNorm")] == [4, 4, 5]
