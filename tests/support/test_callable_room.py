@@ -14,6 +14,7 @@ import pytest
 
 import foretrain as ft
 from foretrain.compare import compare
+from foretrain.compare.infinite_width.beside import compare_infinite_width
 from foretrain.compare.initial import compare_initial
 from foretrain.compare.trained import compare_trained, compare_trained_finite
 from foretrain.doctor.examine import doctor
@@ -88,11 +89,13 @@ def test_signature_and_help_are_those_of_the_function(room: Any, function: Any) 
 
 def test_every_form_of_a_comparison_has_the_options_of_its_function() -> None:
     own = {"trained", "regime", "keeper"}
-    assert set(inspect.signature(ft.compare).parameters) == {"data"}.union(
-        *(inspect.signature(form).parameters for form in get_overloads(compare))
-    )
+    every = set().union(*(inspect.signature(form).parameters for form in get_overloads(compare)))
+    assert set(inspect.signature(ft.compare).parameters) == {"data"} | every - {
+        "make",
+        "x",
+    }  # by their places only
     forms = [set(inspect.signature(form).parameters) - own for form in get_overloads(compare)]
-    functions = (compare_initial, compare_trained, compare_trained_finite)
+    functions = (compare_initial, compare_infinite_width, compare_trained, compare_trained_finite)
     assert forms == [set(inspect.signature(each).parameters) - own for each in functions]
     paragraphs = compare.__doc__.split("``compare(")[1:]
     for options, told in zip(forms, paragraphs, strict=True):

@@ -47,6 +47,7 @@ class Pooled(nn.Module):
 
 ARCHITECTURES: dict[str, tuple[Callable[[int], nn.Module], int]] = {
     "VGG with average pooling": (lambda n: Vgg(n, nn.AvgPool2d), 8),
+    "VGG": (Vgg, 8),
     "ResNet with basic blocks": (lambda n: ResNet(n, (1, 2), stem_pool=False), 8),
     "ConvNeXt": (ConvNeXt, 16),
     "patches, positions, MLP block": (VitStem, 16),

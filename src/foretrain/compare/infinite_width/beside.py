@@ -27,7 +27,7 @@ from foretrain.support.errors import InputError
 from foretrain.support.seeds import Seed, spawn
 
 FloatArray = NDArray[np.float64]
-_BATCHES = 16
+_BATCHES = 32
 _KERNELS: tuple[Quantity, ...] = ("nngp", "ntk")
 _SHOWN = 12
 

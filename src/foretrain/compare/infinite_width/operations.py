@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
@@ -28,6 +29,7 @@ from foretrain.compare.infinite_width.reader import (
 )
 from foretrain.support.errors import NotSupportedError
 from foretrain.theory.layers import Signal, concatenated, joined, table, tokens, windows
+from foretrain.theory.layers.max_pooling import adaptive_max_windows
 from foretrain.theory.layers.positions import AxisMap, Weights
 
 Node = torch.fx.Node
@@ -91,7 +93,7 @@ def linear(reader: Reader, node: Node, given: Any, weight: Any, bias: Any) -> Va
     law = _law(
         reader,
         node,
-        "flatten and linear" if here else "linear",
+        "flatten and linear" if any(value.signal.positions[k] > 1 for k in here) else "linear",
         weight,
         bias,
         fan_in=fan_in,
@@ -443,7 +445,7 @@ def _try(reader: Reader, node: Node, compute: Any) -> Signal:
     try:
         result: Signal = compute()
     except NotSupportedError as error:
-        raise reader.refusal(node, str(error).split(": this has no rule")[0]) from error
+        raise reader.refusal(node, re.split(": (?:this|only)", str(error))[0]) from error
     return result
 
 
@@ -607,6 +609,37 @@ def _adaptive_pool(reader: Reader, node: Node, args: list[Any], kwargs: dict[str
     ]
     signal = value.signal.over_positions(maps)
     return Value(signal, _image(reader.batch, value.shape[1], signal.positions))
+
+
+@rule("max_pool1d", "max_pool2d", "max_pool3d")
+def _max_pool(reader: Reader, node: Node, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    names = ("input", "kernel", "stride", "padding", "dilation", "ceil_mode")
+    given = {**dict(zip(names, args)), **kwargs}
+    axes = int(operation_name(node.target)[-2])
+    value = _channels_second(reader, node, reader.as_value(node, given["input"], 1), axes)
+    padding, dilation = _each(given.get("padding", 0), axes), _each(given.get("dilation", 1), axes)
+    kernel = _each(given["kernel"], axes)
+    stride = _each(given.get("stride") or kernel, axes)
+    ceil = given.get("ceil_mode", False)
+    signal = _try(
+        reader,
+        node,
+        lambda: value.signal.max_pool(
+            kernel, stride=stride, padding=padding, dilation=dilation, ceil_mode=ceil
+        ),
+    )
+    return Value(signal, _image(reader.batch, value.shape[1], signal.positions))
+
+
+@rule("adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d")
+def _adaptive_max_pool(reader: Reader, node: Node, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    axes = int(operation_name(node.target)[-2])
+    value = _channels_second(reader, node, reader.as_value(node, args[0], 1), axes)
+    found = [
+        adaptive_max_windows(n, out or n) for n, out in zip(value.signal.positions, _each(args[1], axes))
+    ]
+    signal = _try(reader, node, lambda: value.signal.maxima(found))
+    return [Value(signal, _image(reader.batch, value.shape[1], signal.positions)), None]
 
 
 @rule("mean", "sum")

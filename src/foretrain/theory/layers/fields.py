@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
-from scipy.stats import qmc
 
 from foretrain.support.seeds import generator, spawn_some
 from foretrain.theory.layers.positions import Array, Pairs, at_points
@@ -112,6 +111,8 @@ class Sampling:
 
     def normals(self, of: Field, dimensions: int) -> Array:
         """(draws, dimensions) standard normal numbers that fill space evenly (scrambled Sobol points)."""
+        from scipy.stats import qmc  # slow to import, and seldom needed
+
         (source,) = spawn_some(self.seed, [self.numbers[of]])
         points = qmc.Sobol(dimensions, scramble=True, rng=generator(source)).random(self.draws)
         return np.asarray(ndtri(np.clip(points, 1e-16, 1 - 1e-16)))

@@ -17,8 +17,8 @@ from foretrain.theory.layers.positions import (
     Pairs,
     Taps,
     Weights,
-    along,
     at_points,
+    repeated,
     shape_of,
 )
 
@@ -105,22 +105,29 @@ class Mapped(Field):
         return (tuple(axis if one is None else one.reads(axis) for one, axis in axes),)
 
     def prepare(self, wanted: Pairs, given: tuple[Pairs, ...]) -> list[Any]:
-        """A matrix for each axis, the ones that shrink it most first."""
+        """A matrix for each axis, the ones that shrink it most first, each for all pairs along the axes before it."""
         matrices = []
         for k, (one, want, have) in enumerate(zip(self.axes, self._all_axes(wanted), given[0], strict=True)):
             if one is not None:
                 matrices.append((k, one.matrix(want, have)))
             elif len(want) != len(have):
                 matrices.append((k, Weights.of(np.eye(want.size)).matrix(want, have)))
-        return sorted(matrices, key=lambda entry: entry[1].shape[0] / max(entry[1].shape[1], 1))
+        matrices.sort(key=lambda entry: entry[1].shape[0] / max(entry[1].shape[1], 1))
+        lengths, found = list(shape_of(given[0])), []
+        for axis, matrix in matrices:
+            found.append(repeated(matrix, prod(lengths[:axis])))
+            lengths[axis] = matrix.shape[0]
+        return found
 
     def mapped(self, values: Array | None, pairs: Pairs, matrices: list[Any]) -> Array | None:
         """The sum over taps, or the map of positions on both sides."""
         if values is None:
             return None
         trailing = values.shape[len(self.axes) :]
-        for axis, matrix in matrices:
-            values = along(matrix, values, axis)
+        if not values.size:  # everything that is read lies in the padding
+            return np.zeros((*shape_of(pairs), *trailing))
+        for matrix in matrices:
+            values = np.asarray(matrix @ values.reshape(matrix.shape[1], values.size // matrix.shape[1]))
         return values.reshape(*shape_of(pairs), *trailing)
 
 
@@ -195,7 +202,7 @@ class PositionMap(Mapped):
         values = tile.mean(self.inputs[0])
         for k, one in enumerate(self.axes):
             if isinstance(one, Weights):
-                values = along(one.matrix_of_positions, values, k)
+                values = np.moveaxis(np.tensordot(one.matrix_of_positions.toarray(), values, (1, k)), 0, k)
         return values.reshape(*self.positions, tile.size)
 
 

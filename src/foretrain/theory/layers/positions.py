@@ -174,14 +174,9 @@ class Weights:
 AxisMap = Taps | Weights
 
 
-def along(matrix: Any, values: Array, axis: int) -> Array:
-    """A sparse matrix applied along one axis of an array."""
-    before, after = values.shape[:axis], values.shape[axis + 1 :]
-    blocks = int(np.prod(before, dtype=np.intp))
-    if blocks > 1:
-        matrix = sparse.kron(sparse.eye_array(blocks), matrix, format="csr")
-    out = matrix @ values.reshape(matrix.shape[1], int(np.prod(after, dtype=np.intp)))
-    return np.asarray(out).reshape(*before, matrix.shape[0] // max(blocks, 1), *after)
+def repeated(matrix: Any, blocks: int) -> Any:
+    """A sparse matrix for an array whose axes before its own have so many entries."""
+    return matrix if blocks == 1 else sparse.kron(sparse.eye_array(blocks), matrix, format="csr")
 
 
 def selected(values: Array, given: Pairs, wanted: Pairs) -> Array:

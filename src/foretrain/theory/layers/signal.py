@@ -30,6 +30,7 @@ from foretrain.theory.layers.expressions import (
     Leaf,
     Product,
     Sum,
+    as_activation,
     combination,
     leaves,
     linear_terms,
@@ -47,8 +48,9 @@ from foretrain.theory.layers.linear_maps import (
     Superposed,
     Table,
 )
+from foretrain.theory.layers.max_pooling import MaxOfPairs, MaxPooled, max_pooled, max_windows
 from foretrain.theory.layers.normalisation import Mixed, Normalised, Trained
-from foretrain.theory.layers.positions import Array, AxisMap, Weights
+from foretrain.theory.layers.positions import Array, AxisMap, Indices, Weights
 from foretrain.theory.layers.tiles import in_order, kernel_of
 
 _numbers = itertools.count()
@@ -249,6 +251,45 @@ class Signal:
         ]
         return self.over_positions(axes, name=name)
 
+    def max_pool(
+        self,
+        kernel: Sizes,
+        *,
+        stride: Sizes | None = None,
+        padding: Sizes = 0,
+        dilation: Sizes = 1,
+        ceil_mode: bool = False,
+        name: str = "max pooling",
+    ) -> Signal:
+        """Maxima over windows, as torch has them; an activation may stand before or after."""
+        strides = kernel if stride is None else stride
+        each = [_each(value, len(self.positions)) for value in (kernel, strides, padding, dilation)]
+        found = [
+            max_windows(size, k, s, p, d, ceil_mode)
+            for size, k, s, p, d in zip(self.positions, *each, strict=True)
+        ]
+        return self.maxima(found, name)
+
+    def maxima(self, found: Sequence[Indices], name: str = "max pooling") -> Signal:
+        """Maxima over windows (k, outputs) of each axis; -1 for places that hold no position."""
+        if all(len(one) == 1 for one in found):  # only picks positions: the law stays known
+            axes = [windows.chosen(size, one[0]) for size, one in zip(self.positions, found, strict=True)]
+            return self.over_positions(axes, name=name)
+
+        def one(law: Expression) -> Expression:
+            inner = _collapsed(law)
+            fields = leaves(inner)
+            if len(fields) != 1 or not fields[0].gaussian:
+                raise NotSupportedError(
+                    f"{name} reads {' and '.join(one.name for one in fields)}, which is not a function of one "
+                    "Gaussian field: only its second moments are known, and a maximum needs more. Measure it with "
+                    "ft.ensemble."
+                )
+            function = None if isinstance(inner, Leaf) else as_activation(inner)
+            return Leaf(max_pooled(fields[0], found, function, name))
+
+        return self._each(one, tuple(one.shape[1] for one in found))
+
     def mean(self, axes: Sequence[int] | None = None, name: str = "mean over positions") -> Signal:
         """The mean over some axes of positions, or all."""
         which = tuple(range(len(self.positions))) if axes is None else tuple(axes)
@@ -324,6 +365,8 @@ class Signal:
 
         def one(law: Expression) -> Expression:
             inner = _collapsed(law)
+            if isinstance(inner, Leaf) and isinstance(inner.field, MaxPooled | MaxOfPairs):
+                return Leaf(inner.field.followed_by(found))
             for field in leaves(inner):
                 if not field.gaussian:
                     raise NotSupportedError(
