@@ -15,7 +15,9 @@ from foretrain.activations import Activation, activation
 from foretrain.support.errors import InputError
 from foretrain.theory.layers import Signal, data, kernels
 from foretrain.theory.layers.linear_maps import Data
-from foretrain.theory.layers.max_pooling import (
+from foretrain.theory.layers.signal import _signal
+from foretrain.theory.layers.tiles import Found, in_order, kernel_of
+from foretrain.theory.layers.windowed import (
     MaxOfPairs,
     MaxPooled,
     _roots,
@@ -24,8 +26,6 @@ from foretrain.theory.layers.max_pooling import (
     max_pooled,
     max_windows,
 )
-from foretrain.theory.layers.signal import _signal
-from foretrain.theory.layers.tiles import Found, in_order, kernel_of
 
 Array = NDArray[np.float64]
 NAMES = ("C_W", "C_b", "lambda_W", "lambda_b")

@@ -71,7 +71,7 @@ def weight_law(
     uniform = largest <= 1.0000001 * math.sqrt(3 * square) * (1 + _SURE * error) and _is_uniform(
         values, largest
     )
-    best: tuple[float, Law] | None = None
+    best: tuple[bool, float, Law] | None = None  # laws that scale with the fan-in first, then the nearest
     for name, C, flat in _candidates(fan_in, fan_out):
         if flat is not None and flat is not uniform:
             continue
@@ -81,9 +81,10 @@ def weight_law(
             math.sqrt(0.4) if flat else 1.0
         )  # of the mean square, relative: uniform entries vary less
         distance = abs(square * fan_in / C - 1) / spread
-        if distance < _SURE and (best is None or distance < best[0]):
-            best = distance, Law(C, name)
-    return best[1] if best else Law(square * fan_in, f"measured, ±{100 * error:.1g} %")
+        rank = name.startswith("normal"), distance
+        if distance < _SURE and (best is None or rank < best[:2]):
+            best = *rank, Law(C, name)
+    return best[2] if best else Law(square * fan_in, f"measured, ±{100 * error:.1g} %")
 
 
 def _is_uniform(values: Tensor, largest: float) -> bool:

@@ -32,6 +32,7 @@ from foretrain.theory.layers.expressions import (
     Sum,
     as_activation,
     combination,
+    groups,
     leaves,
     linear_terms,
     product,
@@ -48,10 +49,17 @@ from foretrain.theory.layers.linear_maps import (
     Superposed,
     Table,
 )
-from foretrain.theory.layers.max_pooling import MaxOfPairs, MaxPooled, max_pooled, max_windows
 from foretrain.theory.layers.normalisation import Mixed, Normalised, Trained
 from foretrain.theory.layers.positions import Array, AxisMap, Indices, Weights
 from foretrain.theory.layers.tiles import in_order, kernel_of
+from foretrain.theory.layers.windowed import (
+    Depthwise,
+    MaxOfPairs,
+    MaxPooled,
+    drawable,
+    max_pooled,
+    max_windows,
+)
 
 _numbers = itertools.count()
 Sizes = int | Sequence[int]
@@ -190,22 +198,23 @@ class Signal:
     ) -> Signal:
         """Fresh weights over channels and taps; ``depthwise``: each output channel reads one channel only."""
         gone = tuple(range(len(axes))) if removed == "all" else tuple(int(k) for k in removed)
-        return _signal(
-            LinearMap(
-                inputs=(self._read(),),
-                axes=tuple(axes),
-                removed=gone,
-                positions=_after(self.positions, axes, gone),
-                name=name,
-                C_W=C_W,
-                C_b=C_b,
-                lambda_W=C_W if lambda_W is None else lambda_W,
-                lambda_b=C_b if lambda_b is None else lambda_b,
-                shared=shared,
-                gaussian=not depthwise,
-                sources=_fresh(),
-            )
-        )
+        options: dict[str, Any] = {
+            "inputs": (self._read(),),
+            "axes": tuple(axes),
+            "removed": gone,
+            "positions": _after(self.positions, axes, gone),
+            "name": name,
+            "C_W": C_W,
+            "C_b": C_b,
+            "lambda_W": C_W if lambda_W is None else lambda_W,
+            "lambda_b": C_b if lambda_b is None else lambda_b,
+            "shared": shared,
+            "sources": _fresh(),
+        }
+        if not depthwise:
+            return _signal(LinearMap(gaussian=True, **options))
+        law = _collapsed(self.blocks[0].law) if len(self.blocks) == 1 else None
+        return _signal(Depthwise(law=law, **options))
 
     # Maps over positions
 
@@ -367,8 +376,9 @@ class Signal:
             inner = _collapsed(law)
             if isinstance(inner, Leaf) and isinstance(inner.field, MaxPooled | MaxOfPairs):
                 return Leaf(inner.field.followed_by(found))
-            for field in leaves(inner):
-                if not field.gaussian:
+            unknown = [field for field in leaves(inner) if not field.gaussian]
+            for field in unknown:
+                if len(unknown) > 1 or drawable(field) is None:
                     raise NotSupportedError(
                         f"{found.label} follows {field.name}, which is not Gaussian in the limit: only its second "
                         "moments are known, and a nonlinearity needs more. Measure it with ft.ensemble."
@@ -508,7 +518,7 @@ class Signal:
                 law = (
                     block.law
                     if inside == (0.0, 1.0)
-                    else _substituted(block.law, lambda one, i=inside: _part(one, *i))
+                    else _substituted(_with_drawn_parts(block.law), lambda one, i=inside: _part(one, *i))
                 )
                 found.append(Block((last - first) / (stop - start), law))
             edge += block.share
@@ -625,6 +635,9 @@ def _moments(law: Expression) -> Field:
     """The field that holds the moments of an expression."""
     if isinstance(law, Leaf):
         return law.field
+    law = _with_drawn_parts(law)
+    if isinstance(law, Leaf):
+        return law.field
     fields = leaves(law)
     return Elementwise(
         inputs=fields,
@@ -633,6 +646,35 @@ def _moments(law: Expression) -> Field:
         name=fields[0].name if isinstance(law, Sum) else "activation",
         sources=frozenset().union(*(field.sources for field in fields)),
     )
+
+
+def _with_drawn_parts(law: Expression) -> Expression:
+    """The expression with each nonlinear function of something that must be drawn as a field of its own."""
+    if isinstance(law, Leaf):
+        return law
+    unknown = [field for field in leaves(law) if not field.gaussian]
+    if isinstance(law, Apply):
+        for field in unknown:
+            window = drawable(field)
+            assert window is not None  # an activation was refused otherwise
+            return Leaf(window.together(law, field))
+        return law
+    parts = law.factors if isinstance(law, Product) else [term for _, term in law.terms]
+    for members in groups(parts):
+        shared = [parts[k] for k in members]
+        if len(members) > 1 and any(not field.gaussian for part in shared for field in leaves(part)):
+            field = next(one for part in shared for one in leaves(part) if not one.gaussian)
+            window = drawable(field)
+            if window is None:
+                raise NotSupportedError(
+                    f"{field.name} meets a function of itself, but only its second moments are known: this has no "
+                    "rule. Measure it with ft.ensemble."
+                )
+            if len(members) == len(parts):
+                return Leaf(window.together(law, field))
+    if isinstance(law, Product):
+        return product([_with_drawn_parts(one) for one in law.factors])
+    return combination([(weight, _with_drawn_parts(one)) for weight, one in law.terms], law.constant)
 
 
 @lru_cache(maxsize=8192)
@@ -676,7 +718,7 @@ def _in_each_field(change: Callable[[Field], Field]) -> Callable[[Expression], E
             found[field] = change(field)
         return found[field]
 
-    return lambda law: _substituted(law, once)
+    return lambda law: _substituted(_with_drawn_parts(law), once)
 
 
 def _substituted(law: Expression, change: Any) -> Expression:
