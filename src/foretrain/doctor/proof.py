@@ -145,7 +145,10 @@ class Proof:
                 if given.course.diverged
                 else f"{round(max(given.score, -9.9), 4) + 0.0:.3g}"
             )
-            return f"{name} {cured.score:.3g} after {steps} steps (without: {before})."
+            when = f"after {steps} steps"
+            if not self.lasts:
+                when = f"at best in {steps} steps, {float(cured.course.scores[-1].mean()):.3g} at their end"
+            return f"{name} {cured.score:.3g} {when} (without: {before})."
         before = "beyond all bounds" if given.course.diverged else f"{given.course.end:.3g}"
         return f"loss {cured.course.end:.3g} after {steps} steps (without: {before})."
 
