@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from foretrain.compare import compare as _compare
     from foretrain.compare.infinite_width import infinite_width
     from foretrain.compare.plateau import plateau
+    from foretrain.compare.prediction import predict
     from foretrain.compare.reinitialised import ensemble
     from foretrain.doctor import DoctorRoom as _DoctorRoom
     from foretrain.doctor.examine import doctor as _doctor
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
     from foretrain.theory.architecture import MLP
     from foretrain.theory.criticality import criticality, susceptibility
     from foretrain.theory.flow import flow
-    from foretrain.theory.prediction.predict import predict
 
     compare, doctor = _CompareRoom(_compare), _DoctorRoom(_doctor)
 
@@ -64,7 +64,7 @@ _SOURCES = {
     "ntk": "foretrain.empirical.tangent_kernel",
     "ntk_operator": "foretrain.empirical.kernel_operator",
     "plateau": "foretrain.compare.plateau",
-    "predict": "foretrain.theory.prediction.predict",
+    "predict": "foretrain.compare.prediction",
     "read_log": "foretrain.doctor.training_log",
     "save": "foretrain.support.store",
     "susceptibility": "foretrain.theory.criticality",

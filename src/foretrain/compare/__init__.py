@@ -6,6 +6,7 @@ trained=True)`` trained ones, because this package can be called like its functi
 ``build``       the torch network and the optimizer groups that the theory speaks of
 ``ensembles``   many random networks at once
 ``infinite_width``    NNGP and NTK of any torch module whose hidden channels become infinitely many
+``prediction``        predictions of trained networks, of an MLP or of any module by its kernels
 ``reinitialised``     the same measured: a module drawn again and again, at several widths
 ``ensemble_statistics``  what such an ensemble has in common, and its limit
 ``initial``     networks at initialisation: kernel, vertex, NTK and its differentials, beside the flow
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
         initial,
         judging,
         plateau,
+        prediction,
         reinitialised,
         task,
         trained,
@@ -68,6 +70,7 @@ __all__ = [
     "initial",
     "judging",
     "plateau",
+    "prediction",
     "reinitialised",
     "task",
     "trained",

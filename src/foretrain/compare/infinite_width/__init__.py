@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -47,6 +48,7 @@ class InfiniteWidth(Result):
     rows: tuple[Row, ...]
     standard_error: xr.Dataset | None = None
     notes: tuple[str, ...] = ()
+    outputs: int = 1  # channels of the output
 
     @cached_property
     def reading(self) -> Table:
@@ -143,7 +145,8 @@ def infinite_width(
     columns = None if x2 is None else {one: values[count:] for one, values in reader.data.items()}
     field = value.signal.field
     found = kernel_of(field, rows, columns, draws=draws, seed=seed)
-    return _result(found, field.positions, tuple(hyperparameters.rows), _notes(rates, wide))
+    outputs = math.prod(atom.size for atom in value.atoms if atom.kind == "channel")
+    return _result(found, field.positions, tuple(hyperparameters.rows), _notes(rates, wide), outputs)
 
 
 def _of_signal(signal: Signal, x: Any, x2: Any, draws: int, seed: Seed) -> InfiniteWidth:
@@ -151,7 +154,7 @@ def _of_signal(signal: Signal, x: Any, x2: Any, draws: int, seed: Seed) -> Infin
     field = signal.field
     sets = [None if values is None else signal.inputs(values) for values in (x, x2)]
     assert sets[0] is not None
-    return _result(kernel_of(field, sets[0], sets[1], draws=draws, seed=seed), field.positions, (), ())
+    return _result(kernel_of(field, sets[0], sets[1], draws=draws, seed=seed), field.positions, (), (), 1)
 
 
 def _module(model: Any) -> tuple[nn.Module, WideAxes]:
@@ -233,13 +236,13 @@ def _notes(rates: Any, wide: WideAxes) -> tuple[str, ...]:
 
 
 def _result(
-    found: Found, positions: tuple[int, ...], rows: tuple[Row, ...], notes: tuple[str, ...]
+    found: Found, positions: tuple[int, ...], rows: tuple[Row, ...], notes: tuple[str, ...], outputs: int
 ) -> InfiniteWidth:
     nngp, ntk = _labelled(found.S, positions), _labelled(found.Theta, positions)
     errors = None
     if found.errors is not None:
         errors = xr.Dataset({n: _labelled(e, positions) for n, e in zip(("nngp", "ntk"), found.errors)})
-    return InfiniteWidth(nngp, ntk, rows, errors, notes)
+    return InfiniteWidth(nngp, ntk, rows, errors, notes, outputs)
 
 
 def _labelled(values: NDArray[np.float64], positions: tuple[int, ...]) -> xr.DataArray:

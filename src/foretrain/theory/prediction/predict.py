@@ -14,17 +14,23 @@ from foretrain.support.seeds import Seed, generator
 from foretrain.theory.architecture import MLP, check_network
 from foretrain.theory.arguments import check_targets
 from foretrain.theory.prediction.algorithms import Algorithm, AlgorithmName, named_algorithm
-from foretrain.theory.prediction.bayes.posterior import bayes_prediction
+from foretrain.theory.prediction.bayes.posterior import bayes_prediction, condition
 from foretrain.theory.prediction.cholesky import check_noise
-from foretrain.theory.prediction.infinite_width.cross_entropy import cross_entropy_prediction
-from foretrain.theory.prediction.infinite_width.gradient_descent import gradient_descent_prediction
+from foretrain.theory.prediction.infinite_width.cross_entropy import (
+    cross_entropy_of_kernels,
+    cross_entropy_prediction,
+)
+from foretrain.theory.prediction.infinite_width.gradient_descent import (
+    descent_of_kernels,
+    gradient_descent_prediction,
+)
 from foretrain.theory.prediction.infinite_width.losses import (
     check_classes,
     check_probabilities,
     check_share,
     smooth_labels,
 )
-from foretrain.theory.prediction.kernels import Spread, check_spread
+from foretrain.theory.prediction.kernels import OutputKernels, Spread, check_spread
 from foretrain.theory.prediction.predicted_outputs import PredictedOutputs
 
 Regime = Literal["infinite", "finite"]
@@ -169,6 +175,45 @@ def predict(
             found = gradient_descent_prediction(*task, spread=spread)
     network = f"{mlp.activation.label}, depth {mlp.depth}"
     return found.about(*map(np.asarray, data), network=network, loss=loss)
+
+
+def predict_from_kernels(
+    kernels: OutputKernels,
+    Y_train: ArrayLike,
+    outputs: int,
+    *,
+    learner: Learner | Bayes = "gradient_descent",
+    algorithm: AlgorithmName | Algorithm = "gradient_descent",
+    eta: float | None = None,
+    time: float | None = None,
+    loss: LossName = "squared_error",
+    label_smoothing: float | None = None,
+    noise: float = 0.0,
+    noisy_labels: bool = False,
+    spread: Spread = "covariance",
+    draws: int | None = None,
+    seed: Seed = 0,
+) -> PredictedOutputs:
+    """The same at infinite width for any network of which only the kernels are known, and the number of outputs."""
+    if isinstance(learner, Bayes):
+        noise, noisy_labels, learner = learner.noise, learner.noisy_labels, "bayes"
+    _check_words("infinite", learner, algorithm, loss)
+    if learner == "bayes":
+        _refuse_training(algorithm, eta, time, loss, label_smoothing)
+        targets = check_targets(Y_train, kernels.training, outputs, "Y_train")
+        own = kernels.K_test if check_spread(spread) != "none" else None
+        return condition(
+            kernels.K_train, targets, kernels.K_cross.T, own, noise=noise, noisy_labels=noisy_labels
+        )
+    _refuse_noise(noise, noisy_labels)
+    way = named_algorithm(algorithm, None if eta is None else positive("eta", eta), time)
+    targets = check_targets(
+        loss_targets(Y_train, outputs, loss, label_smoothing), kernels.training, outputs, "Y_train"
+    )
+    if loss == "cross_entropy":
+        count = _DRAWS if draws is None else whole_number("draws", draws, least=2)
+        return cross_entropy_of_kernels(kernels, targets, way, count, seed).only(spread)
+    return descent_of_kernels(kernels, targets, way)
 
 
 def _check_words(

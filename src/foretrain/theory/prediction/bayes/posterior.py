@@ -90,6 +90,7 @@ def condition(
     K_test: ArrayLike | None = None,
     *,
     noise: float = 0.0,
+    noisy_labels: bool = False,
 ) -> BayesPrediction:
     """The same for any kernel: K (A, A) and targets (A, outputs), K_train_test (A, B), K_test (B, B) or (B,)."""
     training = factorise(K, check_noise(noise))
@@ -105,7 +106,7 @@ def condition(
         raise InputError(
             f"the kernel of test inputs has shape {own.shape}: give ({tests}, {tests}) or ({tests},)."
         )
-    return _posterior(training, targets_for(Y, size), cross, own, noise, 0.0)
+    return _posterior(training, targets_for(Y, size), cross, own, noise, noise * noisy_labels)
 
 
 def targets_for(Y: ArrayLike, inputs: int, name: str = "targets") -> Array:

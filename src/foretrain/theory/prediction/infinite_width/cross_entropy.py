@@ -135,11 +135,18 @@ def cross_entropy_prediction(
     if way.time is None:
         target_logits(p)  # refuses hard labels before the work
     kernels = output_kernels(mlp, X_train, X_test, spread=needed)
-    if way.time is not None:
-        return _sampled(kernels, p, way, draws, seed).only(spread)
-    if isinstance(way, Descent) and way.eta is not None:
-        check_step(kernels, way.eta)
-    return cross_entropy_end(kernels, p, draws, seed).only(spread)
+    return cross_entropy_of_kernels(kernels, p, way, draws, seed).only(spread)
+
+
+def cross_entropy_of_kernels(
+    kernels: OutputKernels, probabilities: Array, algorithm: Algorithm, draws: int = 1000, seed: Seed = 0
+) -> CrossEntropyPrediction:
+    """The same for any network with these kernels, which must hold variances of test inputs."""
+    if algorithm.time is not None:
+        return _sampled(kernels, probabilities, algorithm, draws, seed)
+    if isinstance(algorithm, Descent) and algorithm.eta is not None:
+        check_step(kernels, algorithm.eta)
+    return cross_entropy_end(kernels, probabilities, draws, seed)
 
 
 def cross_entropy_end(

@@ -217,9 +217,15 @@ def gradient_descent_prediction(
     """
     way = named_algorithm(algorithm)
     training = GradientDescent.of(mlp, X_train, Y_train, X_test, spread)
-    if isinstance(way, Descent) and way.eta is not None:
-        training.rates.check(way.eta)
-    return training.after(way)
+    return descent_of_kernels(training.kernels, training.targets, way)
+
+
+def descent_of_kernels(kernels: OutputKernels, targets: Array, algorithm: Algorithm) -> Prediction:
+    """The same for any network with these kernels."""
+    training = GradientDescent(kernels, targets)
+    if isinstance(algorithm, Descent) and algorithm.eta is not None:
+        training.rates.check(algorithm.eta)
+    return training.after(algorithm)
 
 
 def trained_spread(kernels: OutputKernels, solver: Solver) -> Array | None:
