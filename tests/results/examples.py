@@ -201,7 +201,7 @@ EXAMPLES: dict[str, Callable[[], Any]] = {
     "advice": lambda: ft.advise("gelu", width=64, n_out=10),
     "expectation": lambda: ft.gaussian.expectation(["tanh", "tanh"], [[1.0, 0.5], [0.5, 1.0]]),
     "class of an activation": lambda: ft.saddle.classify("gelu"),
-    "ensemble": lambda: ft.ensemble(wide, tensors()[0], draws=5, widths=[4, 8, 16]),
+    "ensemble of any module": lambda: ft.ensemble(wide, tensors()[0], draws=5, widths=[4, 8, 16]),
     "beside infinite width": lambda: ft.compare(wide, tensors()[0][:2], draws=64, widths=[8, 16]),
     "infinite width": lambda: ft.infinite_width(wide, tensors()[0]),
     "kernel by trace": lambda: ft.ntk(network(), tensors()[0], outputs="trace"),
