@@ -58,11 +58,12 @@ def _law(
     C_W, C_b = hyper.constants(
         module, own, bias_law(None if bias is None else reader.wide.draws(bias), fan_in, wide)
     )
-
     rates = hyper.learning_rates(module, fan_in, C_W.C, C_b.C, (reader.trains(weight), reader.trains(bias)))
     if bias is None:
         C_b, rates = Law(0.0, "none"), (rates[0], 0.0)
     known = f"weight: {C_W.how}" + ("" if bias is None else f"; bias: {C_b.how}")
+    if not wide and "uniform" in C_W.how:
+        known += f"; uniform weights are Gaussian at no width here, which changes results by about 1/{fan_in}"
     hyper.rows.append(Row(module, taken_for, fan_in, C_W.C, C_b.C, *rates, known))
     return {"C_W": C_W.C, "C_b": C_b.C, "lambda_W": rates[0], "lambda_b": rates[1]}
 
