@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrain.compare.judging.agreement import Judgement, decorrelated, judge
-from foretrain.compare.judging.ladder import Asked, BatchValues, Entry, Ladder, extrapolation_weights
+from foretrain.compare.judging.ladder import Asked, BatchValues, Entry, Extrapolated, Ladder
 from foretrain.compare.judging.powers import Sizes, sizes_of
 from foretrain.compare.pictures import comparison_figure
 from foretrain.support.answers import Answer, Column, Figure, Part, Result, Table, labelled, picked
@@ -56,7 +56,7 @@ class Case(Protocol):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Comparison(Result):
+class Comparison(Extrapolated, Result):
     """Measured values at every width, their limit, the theory, and how far they are apart."""
 
     compared: ClassVar[tuple[str, str]] = ("theory", "networks")
@@ -88,32 +88,10 @@ class Comparison(Result):
         said = case.estimator, seed_text(asked.seed)
         return cls(mlp, tuple(case.entries), ladder, *said, theory, unit, batches, steps, **own)
 
-    @cached_property
-    def measured(self) -> FloatArray:
-        """(widths, entries)."""
-        return np.stack([batch.estimate for batch in self.batches])
-
-    @cached_property
-    def measured_error(self) -> FloatArray:
-        """Standard errors (widths, entries)."""
-        return np.stack([batch.standard_error for batch in self.batches])
-
-    @cached_property
-    def _weights(self) -> FloatArray:
-        return extrapolation_weights(self.ladder.inverse, self.measured_error)
-
-    @cached_property
-    def limit(self) -> FloatArray:
-        """Extrapolated to infinite width: (entries,)."""
-        return np.asarray((self._weights * self.measured).sum(axis=0))
-
-    @cached_property
-    def covariance(self) -> FloatArray:
-        """Of the limits: (entries, entries)."""
-        parts = [
-            weight[:, None] * weight * batch.covariance for weight, batch in zip(self._weights, self.batches)
-        ]
-        return np.asarray(sum(parts))
+    @property
+    def inverse_widths(self) -> FloatArray:
+        """1/n of every width, in units of the own one."""
+        return self.ladder.inverse
 
     @cached_property
     def standard_error(self) -> FloatArray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
@@ -15,6 +16,7 @@ from foretrain.support.progress import Progress
 T = TypeVar("T")
 R = TypeVar("R")
 
+_NAME = "foretrain core"  # of the threads: they wait for nobody, so that work inside work cannot lock up
 PARTS_AT_ONCE = 8  # between two looks at the progress bar
 
 
@@ -31,7 +33,7 @@ def thread_count() -> int:
 
 @lru_cache(maxsize=1)
 def _pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(thread_count(), thread_name_prefix="foretrain")
+    return ThreadPoolExecutor(thread_count(), thread_name_prefix=_NAME)
 
 
 @lru_cache(maxsize=1)
@@ -40,11 +42,11 @@ def _libraries() -> ThreadpoolController:
 
 
 def over_cores(function: Callable[[T], R], parts: Sequence[T], *, uses_blas: bool = False) -> list[R]:
-    """``[function(p) for p in parts]`` on all cores; must not be nested.
+    """``[function(p) for p in parts]`` on all cores; inside one of its threads, on the core of that thread.
 
     With ``uses_blas``, matrix products inside keep to the core of their thread.
     """
-    if len(parts) < 2:
+    if len(parts) < 2 or threading.current_thread().name.startswith(_NAME):
         return [function(part) for part in parts]
     if not uses_blas:
         return list(_pool().map(function, parts))

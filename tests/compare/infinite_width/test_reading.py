@@ -106,6 +106,23 @@ def test_products_with_weights_and_biases_written_out() -> None:
     np.testing.assert_allclose(found.ntk, expected.ntk, rtol=1e-12)
 
 
+def test_a_tensor_that_was_changed_in_place_is_what_it_became() -> None:
+    def changed(net: Any, x: Tensor) -> Any:
+        z = net.first(x)
+        h = functional.relu(z, inplace=True)
+        return net.last(z + net.middle(h))
+
+    def plain(net: Any, x: Tensor) -> Any:
+        z = torch.relu(net.first(x))
+        return net.last(z + net.middle(z))
+
+    parts = {"first": nn.Linear(4, 16), "middle": nn.Linear(16, 16), "last": nn.Linear(16, 1)}
+    one, two = (
+        ft.infinite_width(Custom(forward, **parts), rows(), init=GIVEN) for forward in (changed, plain)
+    )
+    np.testing.assert_allclose(one.ntk, two.ntk, rtol=1e-13)
+
+
 def test_channels_last_and_first_have_the_same_kernel() -> None:
     def last(net: Any, x: Tensor) -> Tensor:
         h = torch.relu(net.mix(x.permute(0, 2, 3, 1)))
@@ -234,6 +251,16 @@ def shared(net: Any, x: Tensor) -> Any:
     return net.out(torch.relu(net.mid(torch.relu(net.mid(net.first(x))))))
 
 
+def detached(net: Any, x: Tensor) -> Any:
+    return net.out(torch.relu(net.first(x)).detach())
+
+
+def without_gradients(net: Any, x: Tensor) -> Any:
+    with torch.no_grad():
+        hidden = torch.relu(net.first(x))
+    return net.out(hidden)
+
+
 REFUSED: dict[str, tuple[Callable[[], nn.Module], Tensor, str]] = {
     "train mode": (
         lambda: nn.Sequential(
@@ -253,6 +280,16 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], Tensor, str]] = {
         lambda: Custom(shared, first=nn.Linear(4, 8), mid=nn.Linear(8, 8), out=nn.Linear(8, 1)),
         rows(),
         "mid: mid.weight is used twice",
+    ),
+    "detached": (
+        lambda: Custom(detached, first=nn.Linear(4, 8), out=nn.Linear(8, 1)),
+        rows(),
+        "the operation detach has no rule",
+    ),
+    "no gradients": (
+        lambda: Custom(without_gradients, first=nn.Linear(4, 8), out=nn.Linear(8, 1)),
+        rows(),
+        "a part of the network runs without gradients",
     ),
     "token mixing": (
         lambda: Mixer(8).double().eval(),

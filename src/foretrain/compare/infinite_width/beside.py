@@ -19,7 +19,7 @@ from torch import nn
 from foretrain.compare.ensemble_statistics import EnsembleStatistics
 from foretrain.compare.infinite_width import InfiniteWidth, infinite_width
 from foretrain.compare.judging.agreement import Judgement, decorrelated, judge
-from foretrain.compare.judging.ladder import BatchValues, extrapolation_weights
+from foretrain.compare.judging.ladder import BatchValues, Extrapolated
 from foretrain.compare.reinitialised import Quantity, ensemble
 from foretrain.support.answers import Answer, Column, Figure, Result, Table
 from foretrain.support.arguments import whole_number
@@ -33,7 +33,7 @@ _SHOWN = 12
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class WidthComparison(Result):
+class WidthComparison(Extrapolated, Result):
     """Theory at infinite width, networks of several widths, and how far they are apart."""
 
     theory: InfiniteWidth
@@ -53,35 +53,25 @@ class WidthComparison(Result):
         errors = self.theory.standard_error
         return np.array([0.0 if errors is None else float(errors[name][a, b]) for name, a, b in self.entries])
 
-    @cached_property
-    def measured(self) -> FloatArray:
-        """(widths, entries)."""
-        return np.stack([batch.estimate for batch in self.batches])
+    @property
+    def inverse_widths(self) -> FloatArray:
+        """1/n of every width, in units of the narrowest."""
+        return np.asarray(min(self.widths) / np.array(self.widths))
 
     @cached_property
-    def measured_error(self) -> FloatArray:
-        """Standard errors (widths, entries)."""
-        return np.stack([batch.standard_error for batch in self.batches])
+    def errors(self) -> FloatArray:
+        """Standard errors of limit minus theory, by entry."""
+        return np.sqrt(np.diagonal(self._spread))
 
     @cached_property
-    def _weights(self) -> FloatArray:
-        return extrapolation_weights(min(self.widths) / np.array(self.widths), self.measured_error)
-
-    @cached_property
-    def limit(self) -> FloatArray:
-        """Extrapolated to infinite width, by entry."""
-        return np.asarray((self._weights * self.measured).sum(axis=0))
-
-    @cached_property
-    def covariance(self) -> FloatArray:
-        """Of the limits and of what the theory sampled."""
-        parts = [w[:, None] * w * batch.covariance for w, batch in zip(self._weights, self.batches)]
-        return np.asarray(sum(parts)) + np.diag(self.predicted_error**2)
+    def _spread(self) -> FloatArray:
+        """Covariance of the limits, and what the theory sampled."""
+        return self.covariance + np.diag(self.predicted_error**2)
 
     @cached_property
     def z(self) -> FloatArray:
         """(limit - theory) / standard error, by entry; 0 where nothing fluctuates and both are equal."""
-        deviation = np.sqrt(np.diagonal(self.covariance))
+        deviation = self.errors
         apart = self.limit - self.predicted
         still = deviation <= 1e-9 * np.abs(self.predicted)
         equal = np.abs(apart) <= 1e-6 * np.abs(self.predicted)
@@ -90,9 +80,9 @@ class WidthComparison(Result):
     @cached_property
     def judgement(self) -> Judgement:
         """The numbers on which the verdict rests."""
-        moving = np.sqrt(np.diagonal(self.covariance)) > 1e-9 * np.abs(self.predicted)
+        moving = self.errors > 1e-9 * np.abs(self.predicted)
         freedom = _BATCHES - 1.0
-        inside = self.covariance[np.ix_(moving, moving)]
+        inside = self._spread[np.ix_(moving, moving)]
         return judge([(self.z[moving], decorrelated(self.z[moving], inside, freedom))])
 
     @property
@@ -108,7 +98,7 @@ class WidthComparison(Result):
                 "theory": ("entry", self.predicted),
                 "theory_error": ("entry", self.predicted_error),
                 "limit": ("entry", self.limit),
-                "limit_error": ("entry", np.sqrt(np.diagonal(self.covariance))),
+                "limit_error": ("entry", self.errors),
                 "z": ("entry", self.z),
                 "measured": (("width", "entry"), self.measured),
                 "measured_error": (("width", "entry"), self.measured_error),
@@ -124,12 +114,11 @@ class WidthComparison(Result):
             f"{self.draws} networks of each width {widths}, extrapolated, {verdict} infinite width: "
             f"{self.judgement.text(bool(np.isfinite(self.z).all()))}."
         )
-        errors = np.sqrt(np.diagonal(self.covariance))
         columns = [Column(word) for word in ("entry", "theory", "networks, limit", "±", "z")]
         rows = [
             (f"{name}[{a},{b}]", theory, limit, error, z)
             for (name, a, b), theory, limit, error, z in zip(
-                self.entries, self.predicted, self.limit, errors, self.z
+                self.entries, self.predicted, self.limit, self.errors, self.z
             )
         ]
         return Answer(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -339,15 +338,9 @@ def _with_numbers(node: Node, numbers: list[Any], kwargs: dict[str, Any]) -> Act
     if name == "leaky_relu":
         return activation("leaky_relu", slope=float(numbers[0]) if numbers else 0.01)
     if name == "pow" and numbers == [2]:
-        return activation("quadratic") if _has("quadratic") else activation(torch.square)
+        return activation(torch.square)
     target: Any = node.target
     return activation(lambda z: target(z, *numbers, **kwargs), name=name)
-
-
-def _has(name: str) -> bool:
-    from foretrain.activations import catalogue
-
-    return name in catalogue()
 
 
 @rule(*_PLAIN)
@@ -418,7 +411,11 @@ def activated(reader: Reader, node: Node, value: Any, function: Activation) -> V
 @rule("glu")
 def _glu(reader: Reader, node: Node, args: list[Any], kwargs: dict[str, Any]) -> Any:
     value, axis = (*args, -1)[:2]
-    first, second = _halves(reader, node, value, axis, [0.5, 0.5])
+    axis %= len(value.dims)
+    half = value.shape[axis] // 2
+    first, second = (
+        _taken(reader, node, value, axis, list(range(start, start + half)), keep=True) for start in (0, half)
+    )
     return Value(first.signal * second.signal.activation("sigmoid"), first.dims)
 
 
@@ -777,7 +774,6 @@ def _dropout(reader: Reader, node: Node, args: list[Any], kwargs: dict[str, Any]
     "contiguous",
     "clone",
     "alias",
-    "detach",
     "to",
     "_to_copy",
     "type_as",
@@ -823,9 +819,6 @@ def _permuted(reader: Reader, node: Node, args: list[Any], kwargs: dict[str, Any
     elif name == "t":
         order.reverse()
     else:
-        order = torch.arange(count).reshape([count]).tolist()
-        moved = torch.empty([1] * count)
-        del moved
         raise reader.refusal(node, f"{name} has no rule (use permute)")
     return permuted(value, order)
 
@@ -903,22 +896,14 @@ def _taken(reader: Reader, node: Node, value: Value, axis: int, indices: list[in
 
 @rule("chunk", "split", "split_with_sizes", "tensor_split")
 def _split(reader: Reader, node: Node, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    value, how = args[0], args[1]
+    value = args[0]
     axis = (args[2] if len(args) > 2 else kwargs.get("dim", 0)) % len(value.dims)
     sizes = [part.shape[axis] for part in node.meta["val"]]
-    del how
     start, found = 0, []
     for size in sizes:
         found.append(_taken(reader, node, value, axis, list(range(start, start + size)), keep=True))
         start += size
     return found
-
-
-def _halves(reader: Reader, node: Node, value: Value, axis: int, shares: list[float]) -> list[Value]:
-    axis %= len(value.dims)
-    size = value.shape[axis]
-    edges = [round(size * edge) for edge in np.cumsum([0.0, *shares])]
-    return [_taken(reader, node, value, axis, list(range(a, b)), keep=True) for a, b in pairwise(edges)]
 
 
 @rule("cat", "concat", "stack")
@@ -1015,12 +1000,11 @@ def _channels_second(reader: Reader, node: Node, value: Value, axes: int) -> Val
     kinds = [[atom.kind for atom in dim] for dim in value.dims]
     if len(kinds) != axes + 2 or kinds[0] != ["batch"] or kinds[1] != ["channel"]:
         raise reader.refusal(node, "a layer for images reads axes that are not batch, channels and positions")
-    signal, groups, start = value.signal, [], 0
+    signal, groups = value.signal, []
     for k in range(2, len(value.dims)):
         count = len(value.positions_in(k))
         if any(kind != "position" for kind in kinds[k]):
             raise reader.refusal(node, "a layer for images reads channels as positions")
         groups.append(count)
-        start += count
     signal = signal.arranged(range(len(signal.positions)), groups)
     return Value(signal, _image(reader.batch, value.shape[1], signal.positions))

@@ -53,13 +53,6 @@ class Value:
         """All atoms in order."""
         return tuple(atom for dim in self.dims for atom in dim)
 
-    def axis_of(self, kind: Kind) -> int | None:
-        """The axis that is nothing but channels, or nothing but the batch."""
-        for number, dim in enumerate(self.dims):
-            if len(dim) == 1 and dim[0].kind == kind:
-                return number
-        return None
-
     def positions_in(self, axis: int) -> list[int]:
         """Numbers of the signal's axes of positions that an axis holds."""
         before = sum(atom.kind == "position" for dim in self.dims[:axis] for atom in dim)
@@ -128,6 +121,8 @@ class Reader:
     def read(self) -> Value:
         """The output of the graph as a signal."""
         for node in self.captured.nodes:
+            if node.op == "get_attr":
+                raise self.refusal(node, "a part of the network runs without gradients, or under conditions")
             if node.op == "call_function":
                 self.values[node.name] = self._called(node)
         found = self.values[self.captured.output.name]
@@ -250,7 +245,7 @@ _VIEWS = frozenset(
         "clone",
         "alias",
     )
-) | {"detach", "to", "_to_copy", "flatten", "slice", "select", "getitem", "numpy_T"}
+) | {"to", "_to_copy", "flatten", "slice", "select", "getitem", "numpy_T"}
 
 
 def _flat(tree: Any) -> list[Any]:

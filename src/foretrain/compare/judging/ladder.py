@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
@@ -213,6 +213,42 @@ def extrapolation_weights(inverse: FloatArray, standard_error: FloatArray) -> Fl
     weight = 1 / np.maximum(relative, 1e-6)  # (widths, entries)
     weighted = design[None] * weight.T[:, :, None]  # (entries, widths, terms)
     return np.asarray((np.linalg.pinv(weighted)[:, 0, :] * weight.T).T)
+
+
+class Extrapolated:
+    """Entries measured in batches at several widths, and their limit of infinite width."""
+
+    batches: tuple[BatchValues, ...]  # by width
+
+    @property
+    def inverse_widths(self) -> FloatArray:
+        """1/n of every width."""
+        raise NotImplementedError
+
+    @cached_property
+    def measured(self) -> FloatArray:
+        """(widths, entries)."""
+        return np.stack([batch.estimate for batch in self.batches])
+
+    @cached_property
+    def measured_error(self) -> FloatArray:
+        """Standard errors (widths, entries)."""
+        return np.stack([batch.standard_error for batch in self.batches])
+
+    @cached_property
+    def _weights(self) -> FloatArray:
+        return extrapolation_weights(self.inverse_widths, self.measured_error)
+
+    @cached_property
+    def limit(self) -> FloatArray:
+        """Extrapolated to infinite width: (entries,)."""
+        return np.asarray((self._weights * self.measured).sum(axis=0))
+
+    @cached_property
+    def covariance(self) -> FloatArray:
+        """Of the limits: (entries, entries)."""
+        parts = [w[:, None] * w * batch.covariance for w, batch in zip(self._weights, self.batches)]
+        return np.asarray(sum(parts))
 
 
 def share_draws(inverse: FloatArray, costs: FloatArray, draws: int) -> list[int]:

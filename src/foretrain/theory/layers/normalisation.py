@@ -89,7 +89,6 @@ class Trained(Field):
 
     shift_rate: float = 0.0
     gain_rate: float = 0.0  # of a field that is not Gaussian, or whose gain is 0
-    gained: Field | None = None  # what a gain of 0 multiplies
     own_position: bool = False
 
     @property

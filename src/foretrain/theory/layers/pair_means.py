@@ -13,7 +13,7 @@ from foretrain.gaussian.factors import Factor, Term
 from foretrain.gaussian.grams import AllPairs, second_moments
 from foretrain.gaussian.quadrature import Stack
 from foretrain.theory.layers.fields import Field, Tile
-from foretrain.theory.layers.positions import Array, Pairs, shape_of
+from foretrain.theory.layers.positions import Array, Indices, Pairs, shape_of
 
 _TOLERANCE = 1e-12
 
@@ -72,19 +72,21 @@ def _by_series(factors: list[Factor], covariance: Array, of: Field, tile: Tile, 
     if tile.own:
         return _own_by_series(products, covariance, tile.row_points[of, "second"], pairs)
     results = [np.empty(covariance.shape) for _ in factors]
-    row_variance, column_variance = tile.row_points[of, "second"], tile.column_points[of, "second"]
-    flat_rows, flat_columns = (v.reshape(-1, v.shape[-1]) for v in (row_variance, column_variance))
+    flat_rows, flat_columns = (
+        points[of, "second"].reshape(-1, points[of, "second"].shape[-1])
+        for points in (tile.row_points, tile.column_points)
+    )
     p, q = _flat_positions(pairs)
     values = covariance.reshape(len(p), *covariance.shape[len(pairs) :])
     out = [one.reshape(values.shape) for one in results]
-    for start, stop in _runs(p):
-        # All pairs with one first position: a matrix of its inputs by the inputs at all second positions.
-        block = np.ascontiguousarray(np.moveaxis(values[start:stop], 0, 1)).reshape(values.shape[1], -1)
-        variance = np.concatenate([flat_rows[p[start]], flat_columns[q[start:stop]].ravel()])
-        found = AllPairs(block, variance, _TOLERANCE, first_column=len(block)).all(products)
+    for places in _blocks(p, q, len(flat_rows)):  # (m, n): all pairs of m first and n second positions
+        first, second = p[places[:, 0]], q[places[0]]
+        block = values[places].transpose(0, 2, 1, 3)  # (m, rows, n, columns)
+        variance = np.concatenate([flat_rows[first].ravel(), flat_columns[second].ravel()])
+        matrix = np.ascontiguousarray(block).reshape(flat_rows[first].size, flat_columns[second].size)
+        found = AllPairs(matrix, variance, _TOLERANCE, first_column=len(matrix)).all(products)
         for target, one in zip(out, found, strict=True):
-            shaped = one.value.reshape(values.shape[1], stop - start, values.shape[2])
-            target[start:stop] = np.moveaxis(shaped, 1, 0)
+            target[places] = one.value.reshape(block.shape).transpose(0, 2, 1, 3)
     if tile.same:
         inputs = np.arange(values.shape[1])
         same = np.flatnonzero(p == q)
@@ -117,7 +119,7 @@ def _own_by_series(
     return [one.reshape(covariance.shape) for one in results]
 
 
-def _flat_positions(pairs: Pairs) -> tuple[np.ndarray, np.ndarray]:
+def _flat_positions(pairs: Pairs) -> tuple[Indices, Indices]:
     """Positions of all pairs as single numbers, in the order of the arrays."""
     sizes, lengths = [axis.size for axis in pairs], shape_of(pairs)
     if not pairs:
@@ -128,10 +130,13 @@ def _flat_positions(pairs: Pairs) -> tuple[np.ndarray, np.ndarray]:
     return np.asarray(p), np.asarray(q)
 
 
-def _runs(p: np.ndarray) -> list[tuple[int, int]]:
-    """Stretches of equal numbers."""
-    edges = np.flatnonzero(np.diff(p)) + 1
-    return list(zip([0, *edges.tolist()], [*edges.tolist(), len(p)]))
+def _blocks(p: Indices, q: Indices, positions: int) -> list[Indices]:
+    """Where pairs stand that form products of first and second positions: all of them, or those of each first one."""
+    order = np.lexsort((q, p))
+    if len(p) == positions**2:
+        return [order.reshape(positions, positions)]
+    edges = np.flatnonzero(np.diff(p[order])) + 1
+    return [part[None] for part in np.split(order, edges)]
 
 
 def point_mean(activation: Activation, variance: Array) -> Array:
