@@ -34,3 +34,10 @@ def test_torch_has_one_thread_inside_and_its_own_number_afterwards() -> None:
 def test_the_variable_for_threads_lessens_them(stated: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", stated)
     assert thread_count() == (1 if stated.startswith("1") else core_count())
+
+
+def test_work_inside_work_comes_to_an_end() -> None:
+    def inner(n: int) -> int:
+        return sum(over_cores(lambda m: n * m, range(10)))
+
+    assert over_cores(inner, range(20)) == [45 * n for n in range(20)]

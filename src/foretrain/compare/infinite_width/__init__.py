@@ -2,7 +2,7 @@
 
 ``graph``       the operations of a module, captured by torch.export
 ``reader``      what every axis of every tensor means; the graph becomes a signal of ``foretrain.theory.layers``
-``operations``  the rule of each operation
+``operations``  the rules of operations, by their kinds
 ``laws``        which law weights were drawn from, and learning rates
 ``beside``      the kernels beside those of finite networks, with z-scores and a verdict
 """
