@@ -34,6 +34,7 @@ from foretrain.theory.layers.positions import (
 TILE_ENTRIES = (
     2**16
 )  # of the largest kernel in a tile: few enough that what a layer sweeps stays near the core
+_WIDEST = 64
 DRAWS = 4096  # of all repetitions together
 
 Data = Mapping[Field, NDArray[Any]]
@@ -203,8 +204,8 @@ def _once(
     columns = rows if other is None else _sides(fields, other, sampling)
     plan = Plan.backwards(fields, {output: wanted})
     shape = (*shape_of(wanted), rows.count, columns.count)
-    # Long columns: what is broadcast along them, and what is swept, comes in long runs.
-    width = max(1, min(columns.count, TILE_ENTRIES // plan.largest))
+    # Wide first: what is swept comes in runs of many columns. Then high: few tiles hold inputs beside themselves.
+    width = max(1, min(columns.count, TILE_ENTRIES // plan.largest, _WIDEST))
     height = max(1, min(rows.count, TILE_ENTRIES // (plan.largest * width)))
     require_memory(
         8 * (2 * math.prod(shape) + 12 * plan.largest * width * height * thread_count()),
