@@ -7,7 +7,6 @@ kernel; ours agrees with it to rounding.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -45,7 +44,11 @@ class Block(nn.Module):
 def network(size: int, depth: int, head: str, residual: bool) -> nn.Module:
     """A plain or a residual convolutional network, as torch has it."""
     if residual:
-        layers: list[nn.Module] = [nn.Conv2d(3, WIDTH, 3, padding=1), *(Block() for _ in range(depth)), nn.ReLU()]
+        layers: list[nn.Module] = [
+            nn.Conv2d(3, WIDTH, 3, padding=1),
+            *(Block() for _ in range(depth)),
+            nn.ReLU(),
+        ]
     else:
         layers = []
         for k in range(depth):
@@ -79,7 +82,7 @@ def _job(name: str, count: int, size: int, depth: int, head: str, residual: bool
     options = {"depth": depth, "head": head, "residual": residual, "C_W": C_W, "C_b": C_b}
     return Job(
         name=f"infinite width: {name}, {count} images",
-        how="tiles of pairs, only the pairs of positions that the head reads / closed forms on whole kernels, compiled",
+        how="tiles, at the pairs of positions that the head reads / whole kernels, compiled",
         ours=_ours(count, size, depth, head, residual),
         work=_work(count, size, depth, head, residual),
         peer={f"{PEER} float64": PeerCall(PEER, "convolutional", {"x": _images(count, size)}, options)},

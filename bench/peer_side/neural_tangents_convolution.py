@@ -23,7 +23,9 @@ def convolutional(arrays: Mapping[str, Any], options: Mapping[str, Any]) -> Call
         layers = [conv()]
         for _ in range(options["depth"]):
             branch = stax.serial(stax.Relu(), conv(), stax.Relu(), conv())
-            layers.append(stax.serial(stax.FanOut(2), stax.parallel(stax.Identity(), branch), stax.FanInSum()))
+            layers.append(
+                stax.serial(stax.FanOut(2), stax.parallel(stax.Identity(), branch), stax.FanInSum())
+            )
         layers.append(stax.Relu())
     else:
         layers = [layer for _ in range(options["depth"]) for layer in (conv(), stax.Relu())]

@@ -286,7 +286,9 @@ def _arcsine(a: Tile, b: Tile, c: Tile, out: Tile) -> _Angle:
     library.arcsin(rho, out=out)
     near, height = None, None
     if largest > (limit := 1 - _NEARLY_PARALLEL[c.dtype.itemsize]):
-        flat = library.where(abs(rho).reshape(-1) > limit)[0]  # few as a rule: their numbers are less than a mask
+        flat = library.where(abs(rho).reshape(-1) > limit)[
+            0
+        ]  # few as a rule: their numbers are less than a mask
         near = library.unravel_index(flat, rho.shape)
         covariance = on_host(c[near]).astype(np.float64)
         of_row, of_column = (on_host(library.broadcast_to(v, c.shape)[near]) for v in (a, b))

@@ -1,4 +1,4 @@
-"""Arrays of numpy, or tensors of torch on any device: one code for both, by the functions that both have by one name."""
+"""Arrays of numpy, or tensors of torch on any device: one code for both, by functions that both have by one name."""
 
 from __future__ import annotations
 
@@ -31,4 +31,8 @@ def beside(values: NDArray[Any], like: Any) -> Any:
 
 def zeros(shape: Sequence[int], like: Any) -> Any:
     """Real zeros where another array is, with its precision if that holds real numbers."""
-    return beside(np.zeros(shape), like) if namespace(like) is np or not like.is_floating_point() else like.new_zeros(shape)
+    return (
+        beside(np.zeros(shape), like)
+        if namespace(like) is np or not like.is_floating_point()
+        else like.new_zeros(shape)
+    )

@@ -441,7 +441,11 @@ class Elementwise(Field):
         kernels = dict(zip(self.inputs, inputs, strict=True))
         covariances = {}
         for one, kernel in kernels.items():
-            S = exact_own(kernel.S, tile, one, pairs) if one.gaussian and tile.shared is not None else kernel.S
+            S = (
+                exact_own(kernel.S, tile, one, pairs)
+                if one.gaussian and tile.shared is not None
+                else kernel.S
+            )
             covariances[one] = tile.split(S, pairs)
         means = PairLaw(self, tile, pairs, covariances).means(self.expression)
         for one, slope in means.slopes.items():
@@ -457,6 +461,6 @@ class Elementwise(Field):
                 Theta = more if Theta is None else Theta + more
         return Kernel(means.value.reshape(shape), Theta)
 
-    def mean(self, tile: Tile) -> Array:
+    def mean(self, tile: Tile) -> Any:
         """<f> at single points."""
         return mean_of(self.expression, tile)

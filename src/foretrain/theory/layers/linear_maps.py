@@ -16,9 +16,9 @@ from foretrain.theory.layers.positions import (
     AxisMap,
     Indices,
     Pairs,
+    PairStep,
     Taps,
     Weights,
-    PairStep,
     at_points,
     shape_of,
     taken,
@@ -38,7 +38,9 @@ class Data(Field):
             S = S.reshape(*rows.shape[:-1], *columns.shape[:-1])
             axes = len(pairs)
             order = [k + side for k in range(axes) for side in (0, axes + 1)] + [axes, 2 * axes + 1]
-            S = library.moveaxis(S, tuple(order), tuple(range(len(order)))).reshape(*shape_of(pairs), *tile.shape)
+            S = library.moveaxis(S, tuple(order), tuple(range(len(order)))).reshape(
+                *shape_of(pairs), *tile.shape
+            )
             S /= channels
             return Kernel(S, None)
         at_p, at_q = at_points(rows, pairs, "p"), at_points(columns, pairs, "q")
@@ -65,7 +67,8 @@ class Embedded(Field):
         if not tile.own:
             at_p, at_q = at_p[..., None], at_q[..., None, :]
         equal = (at_p == at_q) if self.padding is None else (at_p == at_q) & (at_p != self.padding)
-        return Kernel(self.variance * equal, self.rate * equal)
+        ones = tile.zeros(*equal.shape) + equal
+        return Kernel(self.variance * ones, self.rate * ones)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -356,7 +359,9 @@ class Joined(Field):
             for j, second in enumerate(self._limits()):
                 across = self._inside(pairs[self.axis], first, second)
                 if i != j and not (self.inputs[i].gaussian or self.inputs[j].gaussian) and len(across):
-                    S[(*before, beside(across, S))] = self._means(tile, pairs, across, (i, first[0]), (j, second[0]))
+                    S[(*before, beside(across, S))] = self._means(
+                        tile, pairs, across, (i, first[0]), (j, second[0])
+                    )
         return Kernel(S, Theta)
 
     def _means(

@@ -34,7 +34,7 @@ def factor_of(activation: Activation, kind: str) -> Factor:
 def pair_means(
     activation: Activation, kinds: Sequence[str], covariance: Any, of: Field, tile: Tile, pairs: Pairs
 ) -> list[Any]:
-    """Each kind of mean at every pair (as ``tile.split`` has them): the closed form, else the series in the correlation.
+    """Each kind of mean at every pair, as ``tile.split`` has them: the closed form, else a series.
 
     Covariances of points with themselves must be their variances to the last digit (:func:`exact_own`).
     """

@@ -227,8 +227,10 @@ class PairMatrix:
         flat, whole = values.reshape(self.matrix.shape[1], -1), self.matrix
         if isinstance(values, np.ndarray):
             return whole @ flat
-        parts = (beside(part, values) for part in (whole.indptr, whole.indices, whole.data))
-        return namespace(values).sparse_csr_tensor(*parts, size=whole.shape, device=values.device) @ flat
+        listed = whole.tocoo()
+        places, entries = (beside(part, values) for part in (np.stack(listed.coords), listed.data))
+        sparse_tensor = namespace(values).sparse_coo_tensor
+        return sparse_tensor(places, entries, whole.shape, is_coalesced=True, check_invariants=False) @ flat
 
 
 @dataclass(frozen=True, eq=False)

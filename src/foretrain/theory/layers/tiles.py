@@ -34,10 +34,11 @@ from foretrain.theory.layers.positions import (
 TILE_ENTRIES = (
     2**16
 )  # of the largest kernel in a tile: few enough that what a layer sweeps stays near the core
-_WIDEST = 64
+_WIDEST = 64  # columns of a tile
+_DEVICE_TILES = 64  # times as large are the tiles of a device
 DRAWS = 4096  # of all repetitions together
 
-Data = Mapping[Field, NDArray[Any]]
+Data = Mapping[Field, Any]  # arrays of numpy, or of torch on a device, which then computes all kernels
 
 
 def in_order(output: Field) -> list[Field]:
@@ -113,15 +114,18 @@ class Plan:
 
 def _positions_first(data: Data) -> dict[Field, Any]:
     """Data (inputs, positions..., channels) with the inputs behind the positions."""
-    return {
-        field: np.ascontiguousarray(np.moveaxis(values, 0, len(field.positions)))
-        for field, values in data.items()
-    }
+    ordered = {}
+    for field, values in data.items():
+        moved = namespace(values).moveaxis(values, 0, len(field.positions))
+        ordered[field] = moved.copy() if isinstance(moved, np.ndarray) else moved.contiguous()
+    return ordered
 
 
 def _some_inputs(data: Data, inputs: slice) -> dict[Field, Any]:
     """Data (positions..., inputs, channels) of some of the inputs."""
-    return {field: values[(slice(None),) * len(field.positions) + (inputs,)] for field, values in data.items()}
+    return {
+        field: values[(slice(None),) * len(field.positions) + (inputs,)] for field, values in data.items()
+    }
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,6 +178,7 @@ def kernel_of(
 ) -> Found:
     """S and Theta of a field between all inputs, (pairs of positions..., N, N2); ``other``: a second set of inputs.
 
+    Arrays of torch are computed with where they are, if every field is ``for_any_library``.
     ``positions``: at "all" pairs of positions of the output, or only for "equal" ones. Where a field has no formula,
     its means are taken over ``draws`` random numbers, and all is repeated with others: their spread is the error.
     """
@@ -204,9 +209,12 @@ def _once(
     columns = rows if other is None else _sides(fields, other, sampling)
     plan = Plan.backwards(fields, {output: wanted})
     shape = (*shape_of(wanted), rows.count, columns.count)
+    room, here = TILE_ENTRIES, all(isinstance(values, np.ndarray) for values in data.values())
+    if not here:  # a device has its own cores, and wants them all busy
+        room *= _DEVICE_TILES
     # Wide first: what is swept comes in runs of many columns. Then high: few tiles hold inputs beside themselves.
-    width = max(1, min(columns.count, TILE_ENTRIES // plan.largest, _WIDEST))
-    height = max(1, min(rows.count, TILE_ENTRIES // (plan.largest * width)))
+    width = max(1, min(columns.count, room // plan.largest, _WIDEST))
+    height = max(1, min(rows.count, room // (plan.largest * width)))
     require_memory(
         8 * (2 * math.prod(shape) + 12 * plan.largest * width * height * thread_count()),
         f"infinite-width kernels of {rows.count} and {columns.count} inputs at {plan.largest:,} pairs of positions",
@@ -233,7 +241,11 @@ def _once(
     with Progress("infinite-width kernel", total=len(tiles)) as bar:
         for start in range(0, len(tiles), PARTS_AT_ONCE):
             some = tiles[start : start + PARTS_AT_ONCE]
-            over_cores(fill, some, uses_blas=True)
+            if here:
+                over_cores(fill, some, uses_blas=True)
+            else:
+                for blocks in some:
+                    fill(blocks)
             bar.advance(len(some))
     if same and sampling is not None:  # each entry was drawn from one side; both sides are as good
         S, Theta = ((part + _mirrored(part, wanted)) / 2 for part in (S, Theta))
