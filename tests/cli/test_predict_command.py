@@ -166,7 +166,7 @@ def test_without_test_inputs_some_samples_are_held_out(
         ),
         (
             ("tanh", "--learner", "bayes", "--time", "3"),
-            "leave --algorithm, --eta and --time out, or use --learner gradient_descent.",
+            "leave --algorithm, --eta, --time and --momentum out, or use --learner gradient_descent.",
         ),
         (("tanh", "--loss", "cross_entropy"), "example has no classes"),
         (("tanh", "--one-hot"), "example has no classes"),
@@ -181,7 +181,7 @@ def test_without_test_inputs_some_samples_are_held_out(
         (("tanh", "--regime", "finite", "--algorithm", "newton"), "use --algorithm two_step"),
         (
             ("tanh", "--tolerance", "1e-8"),
-            "leave --tolerance out, or use --learner gradient_descent with --regime finite.",
+            "--tolerance is of integrals, of training at finite width",
         ),
         (("tanh", "--regime", "finite", "--tolerance", "2"), "--tolerance is 2.0: give a number"),
         (("tanh", "--data", "CLASSES", "--loss", "squared-error"), "add --one-hot"),

@@ -149,6 +149,7 @@ def predict(
     algorithm: Annotated[str, "gradient_descent, flow, two_step or newton."] = "gradient_descent",
     eta: Annotated[float | None, "Overall learning rate [default: the best; of the flow 1]."] = None,
     time: Annotated[float | None, "Steps, or flow time [default: the end of training]."] = None,
+    momentum: Annotated[float, "Of steps, as torch.optim.SGD has it."] = 0.0,
     noise: Annotated[float, "Variance of the noise on targets, for bayes."] = 0.0,
     loss: Annotated[
         str | None, "squared_error or cross_entropy [default: cross_entropy for whole-number labels]."
@@ -197,6 +198,7 @@ def predict(
         cast("Any", algorithm),
         eta,
         time,
+        momentum=momentum,
         loss=cast("Any", task.loss),
         label_smoothing=smoothing,
         noise=noise,

@@ -311,7 +311,7 @@ def test_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:
         gradient_descent_prediction(TANH, X[:3], Y, X[3:], GradientFlow([1.0, 2.0]))  # type: ignore[arg-type]
     with pytest.raises(InputError, match="ends at once"):
         named_algorithm("newton", time=3)
-    with pytest.raises(InputError, match="eta and time"):
+    with pytest.raises(InputError, match="eta, time and momentum"):
         named_algorithm(GradientFlow(2.0), eta=0.1)
     with pytest.raises(InputError, match="Y_train has shape"):
         gradient_descent_prediction(TANH, X[:3], Y[:2], X[3:])

@@ -3,6 +3,7 @@
 ``gradient_descent_prediction``  mean and covariance after steps, after a time of gradient flow, or at the end
 ``GradientDescent``              the same with its factors kept, for many times; stable and best learning rates
 ``cross_entropy_prediction``     the same for the cross-entropy, with soft labels or at a finite time
+``sampled_prediction``           any other loss, for a number of steps or a time of the flow
 ``newton_step``, ``end_states``  other algorithms in function space, and that they end alike
 ``expected_loss``                bias, variance and fluctuation of any loss over networks
 ``one_training_input``           one training and one test input; ``nearby_training``, ``tangent_angles`` by layer
@@ -28,6 +29,7 @@ from foretrain.theory.prediction.infinite_width.cross_entropy import (
     network_end,
     target_logits,
 )
+from foretrain.theory.prediction.infinite_width.drawn_networks import SampledPrediction, sampled_prediction
 from foretrain.theory.prediction.infinite_width.gradient_descent import (
     GradientDescent,
     Outputs,
@@ -85,6 +87,7 @@ __all__ = [
     "Prediction",
     "RobustHyperparameters",
     "SampledLoss",
+    "SampledPrediction",
     "TangentSeries",
     "TwoOutputs",
     "Update",
@@ -113,6 +116,7 @@ __all__ = [
     "propagate_tangent",
     "robust_hyperparameters",
     "sampled_loss",
+    "sampled_prediction",
     "single_samples",
     "smooth_labels",
     "tangent_angles",
