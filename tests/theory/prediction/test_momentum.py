@@ -143,7 +143,7 @@ def test_cross_entropy_with_momentum_is_stepped() -> None:
     kernels = GradientDescent.of(TANH, *DATA).kernels
     largest = np.linalg.eigvalsh(kernels.Theta_train)[-1]
     assert check_step(kernels, Descent(7.5 / largest, momentum=0.9)) == pytest.approx(7.5 / largest)
-    with pytest.raises(InputError, match="7.6 / lambda_max"):
+    with pytest.raises(InputError, match=r"7\.6 / lambda_max"):
         check_step(kernels, Descent(7.7 / largest, momentum=0.9))
 
 

@@ -139,7 +139,7 @@ def train_networks(
 ) -> DrawnNetworks:
     """Networks drawn and trained. The same seed draws the same initial functions, whatever the loss and the time."""
     start, test = initial_outputs(kernels, outputs, draws, seed)
-    check_slope(loss, start[:1], targets)
+    check_slope(loss, start, targets)
     sums = error_sums(kernels.Theta_train, lambda z: loss.slope(z, targets), start, way, tolerance)
     return DrawnNetworks(
         start, _moved(start, kernels.Theta_train, sums), _moved(test, kernels.Theta_cross, sums)
@@ -213,19 +213,25 @@ def _moved(start: Array, Theta: Array, sums: Array) -> Array:
 
 
 def check_slope(loss: Loss, z: Array, targets: Array) -> None:
-    """An error unless value and slope at outputs (1, inputs, outputs) have their shapes and belong together."""
+    """An error unless value and slope at outputs (draws, inputs, outputs) have their shapes and belong together."""
     value, slope = loss.value(z, targets), loss.slope(z, targets)
-    if value.shape != (1,) or slope.shape != z.shape or not np.isfinite(slope).all():
+    if (
+        value.shape != z.shape[:1]
+        or slope.shape != z.shape
+        or not np.isfinite([value.sum(), slope.sum()]).all()
+    ):
         raise InputError(
-            f"`loss` has a value of shape {value.shape[1:]} and a gradient of shape {slope.shape[1:]} at outputs of "
-            f"shape {z.shape[1:]}: give one number, and finite numbers in the shape of the outputs."
+            f"`loss` has values of shape {value.shape[1:]} and gradients of shape {slope.shape[1:]} at outputs of "
+            f"shape {z.shape[1:]}: give one finite number, and as many as there are outputs."
         )
-    ahead = 1e-4 * generator(0).standard_normal(z.shape)
-    change = float((loss.value(z + ahead, targets) - loss.value(z - ahead, targets)).item()) / 2
-    if abs(change - np.sum(slope * ahead)) > 0.01 * np.sum(np.abs(slope * ahead)) + 1e-12 * abs(value.item()):
+    # Up the slope everywhere, so that what it says of all networks adds up.
+    ahead = 1e-4 * np.where(slope < 0, -1, 1) * np.abs(generator(0).standard_normal(z.shape))
+    change = np.sum(loss.value(z + ahead, targets) - loss.value(z - ahead, targets)) / 2
+    said = np.sum(slope * ahead)
+    if abs(change - said) > 0.01 * said + 1e-12 * np.sum(np.abs(value)):
         raise InputError(
-            f"`loss` changes by {change:.4g} where its gradient says {np.sum(slope * ahead):.4g}: give the gradient "
-            "of exactly this value, summed or averaged as it is."
+            f"`loss` changes by {change:.4g} where its gradient says {said:.4g}: give the gradient of exactly this "
+            "value, summed or averaged as it is."
         )
 
 
