@@ -66,6 +66,7 @@ def test_torch_losses_are_taken_as_they_are() -> None:
     np.testing.assert_allclose(classes.mean, named.mean, atol=1e-6)
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("asked", [{"momentum": 0.8, "eta": 0.1, "time": 6}, {"loss": F.huber_loss, **FLOW}])
 def test_a_module_is_predicted_as_the_mlp_it_is(asked: dict[str, Any]) -> None:
     layers = nn.Linear(3, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 2)
