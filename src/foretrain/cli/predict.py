@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import numpy as np
 import typer
@@ -193,13 +193,13 @@ def predict(
         task.x,
         task.y,
         task.x_test,
-        cast("Any", regime),
-        cast("Any", learner),
-        cast("Any", algorithm),
-        eta,
-        time,
+        regime=regime,
+        learner=learner,
+        algorithm=algorithm,
+        eta=eta,
+        time=time,
         momentum=momentum,
-        loss=cast("Any", task.loss),
+        loss=task.loss,
         label_smoothing=smoothing,
         noise=noise,
         spread="covariance" if len(task.x_test) <= _MANY else "variance",

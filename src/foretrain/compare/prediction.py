@@ -25,10 +25,8 @@ from foretrain.theory.prediction.predict import (
     Learner,
     LossName,
     LossPair,
+    Options,
     Regime,
-    loss_name,
-    needed_spread,
-    predict_from_kernels,
 )
 from foretrain.theory.prediction.predict import predict as predict_mlp
 from foretrain.theory.prediction.predicted_outputs import PredictedOutputs
@@ -73,19 +71,40 @@ def predict(
     regime
         ``infinite`` width, or ``finite`` (an MLP only): the mean to first order in 1/width, in ``terms`` of different
         origin beside ``infinite_mean``; of Bayesian inference also covariance and evidence.
-    learner, algorithm, eta, time, momentum
-        ``gradient_descent`` by steps (with momentum as torch.optim.SGD has it), ``flow``, ``two_step`` or ``newton``
-        at a rate for a time (None: to the end), or exact ``bayes`` inference: see
-        :func:`foretrain.theory.prediction.predict.predict`, as for other options.
+    learner
+        ``gradient_descent`` of all parameters at the network's rates, or exact ``bayes`` inference with the
+        initialisation as prior.
+    algorithm
+        ``gradient_descent`` in steps, ``flow`` in continuous time, ``two_step`` or ``newton``. At infinite width all
+        end alike (10.33). A value of :mod:`foretrain.theory.prediction.algorithms`, such as
+        ``GradientFlow(time=2.0)``, says its rate and time itself, as ``learner=Bayes(noise=0.1)`` its noise.
+    eta
+        Overall learning rate: of steps by default the best constant one, of the flow 1. It has no effect on
+        ``two_step`` and ``newton``, which end in the same place at every rate.
+    time
+        Number of steps, or flow time; None is the end of training.
+    momentum
+        Of steps at infinite width, as torch.optim.SGD has it; Nesterov's is ``Descent(..., nesterov=True)``.
     loss
-        ``squared_error``, half the SUM of squares, or ``cross_entropy`` of the softmax; at infinite width and for a
-        ``time`` also any torch loss, such as ``torch.nn.functional.huber_loss`` or ``nn.BCEWithLogitsLoss()``, or a
-        pair of numpy functions (value, gradient) of outputs (inputs, outputs) and targets. It is differentiated as it
-        is: torch's default is the MEAN over inputs and outputs, which learns as many times more slowly than
-        ``reduction="sum"`` as there are numbers in the mean. Networks are drawn (``draws``, ``seed``) and trained in
-        function space; the result has ``mean_standard_error`` and the ``samples``.
+        ``squared_error``, half the SUM of squares, or ``cross_entropy`` of the softmax. At infinite width and for a
+        ``time`` also any torch loss, such as ``torch.nn.functional.huber_loss`` or ``nn.BCEWithLogitsLoss()``, a pair
+        of numpy functions (value, gradient) of outputs (inputs, outputs) and targets, or a
+        :class:`~foretrain.theory.prediction.infinite_width.Loss`. It is differentiated as it is: torch's default, the
+        MEAN, learns as many times more slowly than ``reduction="sum"`` as there are numbers in it. Networks are drawn
+        and trained in function space; the result has ``mean_standard_error`` and ``samples``.
+    label_smoothing
+        Share of a class's probability that goes to the others: training on hard labels has no end without it.
+    noise, noisy_labels
+        Of Bayesian inference: variance of independent noise on every target, and whether predictions include it.
     spread
         "covariance" of all pairs of test inputs, "variance" of each, or "none": for many test inputs.
+    draws, seed
+        Of initialisations, where no closed form is known: softmax outputs, and all losses but squared errors at
+        finite times (1000 by default). At finite width of inputs, where there are too many for all sums.
+    tolerance
+        Of the integrals of training at finite width, 1e-10 by default: training inputs that are nearly alike need
+        less, and 1e-7 is several times faster for activations without closed forms. Of the flow on other losses than
+        squared errors, 1e-6 by default.
 
     Every result has ``mean`` (test, output), ``covariance``, ``variance`` and ``standard_deviation``.
 
@@ -121,7 +140,8 @@ def predict(
     >>> huber.mean.dims, huber.samples.sizes["network"]
     (('test', 'output'), 400)
     """
-    given: dict[str, Any] = {
+    options: dict[str, Any] = {
+        "regime": regime,
         "learner": learner,
         "algorithm": algorithm,
         "eta": eta,
@@ -142,14 +162,15 @@ def predict(
                 "`init` and `rates` are for torch modules: an MLP has its own constants and rates."
             )
         network: Any = mlp  # what is no network is refused there
-        return predict_mlp(network, X_train, Y_train, X_test, regime, **given)
+        return predict_mlp(network, X_train, Y_train, X_test, **options)
     if regime != "infinite":
         raise InputError("a torch module is predicted at infinite width: leave `regime` out.")
-    kernels, outputs = _kernels(mlp, X_train, X_test, needed_spread(spread, loss), init, rates, seed)
-    found = predict_from_kernels(kernels, Y_train, outputs, **given)
+    asked = Options(**options)
+    kernels, outputs = _kernels(mlp, X_train, X_test, asked.kernel_spread, init, rates, seed)
+    found = asked.of_kernels(kernels, asked.targets(Y_train, kernels.training, outputs), outputs)
     flat = [np.asarray(one).reshape(len(np.asarray(one)), -1) for one in (X_train, X_test)]
-    name = loss_name(given["loss"])
-    return found.about(flat[0], np.asarray(Y_train), flat[1], network=type(mlp).__name__, loss=name)
+    name = type(mlp).__name__
+    return found.about(flat[0], np.asarray(Y_train), flat[1], network=name, loss=asked.loss_name)
 
 
 def _kernels(

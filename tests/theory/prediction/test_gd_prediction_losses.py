@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,11 +20,9 @@ from foretrain.theory.prediction.infinite_width import (
     GradientDescent,
     Loss,
     OutputKernels,
-    cross_entropy_prediction,
     expected_cross_entropy,
     expected_loss,
     generalization_error,
-    gradient_descent_prediction,
     hidden_update,
     network_end,
     output_kernels,
@@ -37,6 +37,9 @@ from foretrain.theory.prediction.predicted_outputs import prediction
 Y_TEST = np.array([(0.3, 0.1), (-0.2, 1.0)])
 P = np.array([[0.7, 0.2, 0.1], [0.1, 0.8, 0.1], [0.3, 0.3, 0.4]])
 THREE = TANH.replace(n_out=3)
+
+
+cross_entropy_prediction: Any = partial(ft.predict, loss="cross_entropy")
 
 
 def classes(z: np.ndarray) -> np.ndarray:
@@ -156,16 +159,20 @@ def test_ensemble_at_the_end_of_cross_entropy() -> None:
 
 
 def test_cross_entropy_at_finite_times() -> None:
-    flow = cross_entropy_prediction(THREE, X[:3], P, X[3:], GradientFlow(0.6), draws=200, seed=7)
-    steps = cross_entropy_prediction(THREE, X[:3], P, X[3:], Descent(0.01, 60), draws=200, seed=7)
+    flow = cross_entropy_prediction(THREE, X[:3], P, X[3:], algorithm=GradientFlow(0.6), draws=200, seed=7)
+    steps = cross_entropy_prediction(THREE, X[:3], P, X[3:], algorithm=Descent(0.01, 60), draws=200, seed=7)
     assert steps.mean.values == pytest.approx(flow.mean.values, abs=0.01)
     assert steps.covariance.values == pytest.approx(flow.covariance.values, abs=0.01)
-    before = cross_entropy_prediction(THREE, X[:3], np.eye(3), X[3:], GradientFlow(0.0), draws=2000, seed=8)
+    before = cross_entropy_prediction(
+        THREE, X[:3], np.eye(3), X[3:], algorithm=GradientFlow(0.0), draws=2000, seed=8
+    )
     kernels = output_kernels(THREE, X[:3], X[3:])
     K = np.diagonal(kernels.K_test)
     assert (np.abs(np.diagonal(before.covariance) - K) < 4 * K * np.sqrt(2 / 6000)).all()
     assert (np.abs(before.between_outputs) < 4 * K.max() / np.sqrt(6000)).all()
-    again = cross_entropy_prediction(THREE, X[:3], np.eye(3), X[3:], GradientFlow(0.0), draws=2000, seed=8)
+    again = cross_entropy_prediction(
+        THREE, X[:3], np.eye(3), X[3:], algorithm=GradientFlow(0.0), draws=2000, seed=8
+    )
     assert np.array_equal(before.mean, again.mean)
     assert "after flow time 0" in repr(before)
 
@@ -176,7 +183,7 @@ def test_cross_entropy_refuses() -> None:
     with pytest.raises(InputError, match="must be probabilities"):
         cross_entropy_prediction(THREE, X[:3], 2 * P, X[3:])
     with pytest.raises(InputError, match="4 / lambda_max"):
-        cross_entropy_prediction(THREE, X[:3], P, X[3:], Descent(4.0, 3))
+        cross_entropy_prediction(THREE, X[:3], P, X[3:], algorithm=Descent(4.0, 3))
     with pytest.raises(InputError, match="one output"):
         cross_entropy_prediction(TANH.replace(n_out=1), X[:3], np.ones(3), X[3:])
     with pytest.raises(InputError, match="unknown algorithm"):
@@ -184,7 +191,7 @@ def test_cross_entropy_refuses() -> None:
     with pytest.raises(InputError, match="at least 2"):
         cross_entropy_prediction(THREE, X[:3], P, X[3:], draws=1)
     with pytest.raises(InputError, match="must be probabilities"):
-        expected_loss(gradient_descent_prediction(TANH, X[:3], Y, X[3:]), Y_TEST, CROSS_ENTROPY)
+        expected_loss(GradientDescent.of(TANH, X[:3], Y, X[3:]).end(), Y_TEST, CROSS_ENTROPY)
     with pytest.raises(InputError, match="from 0 to 2"):
         smooth_labels([0, 3], classes=3)
 

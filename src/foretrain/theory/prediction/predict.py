@@ -23,7 +23,7 @@ from foretrain.theory.prediction.infinite_width.drawn_networks import (
     check_way,
     sampled_prediction,
 )
-from foretrain.theory.prediction.infinite_width.gradient_descent import descent_of_kernels
+from foretrain.theory.prediction.infinite_width.gradient_descent import GradientDescent
 from foretrain.theory.prediction.infinite_width.losses import (
     Loss,
     check_classes,
@@ -52,140 +52,38 @@ class Bayes:
 
 
 def predict(
-    mlp: MLP,
-    X_train: ArrayLike,
-    Y_train: ArrayLike,
-    X_test: ArrayLike,
-    regime: Regime = "infinite",
-    learner: Learner | Bayes = "gradient_descent",
-    algorithm: AlgorithmName | Algorithm = "gradient_descent",
-    eta: float | None = None,
-    time: float | None = None,
-    *,
-    momentum: float = 0.0,
-    loss: LossName | Loss | LossPair = "squared_error",
-    label_smoothing: float | None = None,
-    noise: float = 0.0,
-    noisy_labels: bool = False,
-    spread: Spread = "covariance",
-    draws: int | None = None,
-    seed: Seed = 0,
-    tolerance: float | None = None,
+    mlp: MLP, X_train: ArrayLike, Y_train: ArrayLike, X_test: ArrayLike, **options: Any
 ) -> PredictedOutputs:
-    """What networks answer on test inputs after training: mean and spread over initialisations, or a posterior.
+    """What networks of this kind answer on test inputs: :func:`foretrain.predict` without torch.
 
-    Parameters
-    ----------
-    Y_train
-        Targets (inputs, outputs). For the cross-entropy whole numbers 0, 1, ... that name classes, (inputs,) or
-        (inputs, 1), or probabilities (inputs, classes). A loss of your own takes either.
-    regime
-        ``infinite`` width, or ``finite``: the mean to first order in 1/width, in ``terms`` of different origin beside
-        ``infinite_mean``; of Bayesian inference also covariance and evidence.
-    learner
-        ``gradient_descent`` of all parameters at the network's rates lambda_b, lambda_W, or exact ``bayes`` inference
-        with the initialisation as prior.
-    algorithm
-        ``gradient_descent`` in steps, ``flow`` in continuous time, ``two_step`` or ``newton``. At infinite width all
-        end alike (10.33). A value of :mod:`foretrain.theory.prediction.algorithms`, such as
-        ``GradientFlow(time=2.0)``, says its rate and time itself, as ``learner=Bayes(noise=0.1)`` its noise.
-    eta
-        Overall learning rate: of steps by default the best constant one, of the flow 1. It has no effect on
-        ``two_step`` and ``newton``, which end in the same place at every rate.
-    time
-        Number of steps, or flow time; None is the end of training.
-    momentum
-        Of steps at infinite width, as torch.optim.SGD has it; Nesterov's is ``Descent(..., nesterov=True)``. The end
-        is that of plain steps.
-    loss
-        ``squared_error``, half the SUM of squares, or ``cross_entropy`` of the softmax. Or, at infinite width and
-        given a ``time``, any other as a pair of functions (value, gradient) of outputs (inputs, outputs) and targets,
-        or as a :class:`~foretrain.theory.prediction.infinite_width.Loss`, of many networks at once. It is taken as it
-        is: a mean over inputs has a smaller gradient than a sum, and learns as much more slowly.
-    label_smoothing
-        Share of a class's probability that goes to the others: training on hard labels has no end without it.
-    noise, noisy_labels
-        Of Bayesian inference: variance of independent noise on every target, and whether predictions include it.
-    spread
-        "covariance" of all pairs of test inputs, "variance" of each, or "none": for many test inputs.
-    draws, seed
-        Of initialisations, where no closed form is known: softmax outputs, and all losses but squared errors at
-        finite times (1000 by default). At finite width of inputs, where there are too many for all sums.
-    tolerance
-        Of the integrals of training at finite width, 1e-10 by default: training inputs that are nearly alike need
-        less, and 1e-7 is several times faster for activations without closed forms. Of the flow on other losses than
-        squared errors, 1e-6 by default.
-
-    Every result has ``mean`` (test, output), ``covariance``, ``variance`` and ``standard_deviation``.
+    ``options`` are the fields of :class:`Options`.
 
     Examples
     --------
     >>> import foretrain as ft
     >>> mlp = ft.MLP("relu", depth=3, width=100, C_W=2.0)
-    >>> found = ft.predict(mlp, [[1.0], [-1.0]], [1.0, 0.0], [[2.0], [0.5]])
-    >>> found
-    Networks of infinite width at the end of training: 2 test inputs, 1 output.
-    <BLANKLINE>
-    Outputs on test inputs
-    <BLANKLINE>
-    test    x     mean  ± spread
-    ----  ---  -------  --------
-       0    2  1.53286  0.724187
-       1  0.5  0.73357  0.362094
-    >>> ft.predict(mlp, [[1.0], [-1.0]], [1.0, 0.0], [[2.0]], learner="bayes").mean.values.round(6)
+    >>> predict(mlp, [[1.0], [-1.0]], [1.0, 0.0], [[2.0]], learner="bayes").mean.values.round(6)
     array([[2.]])
     """
     check_network(mlp)
-    asked = Options(
-        regime=regime,
-        learner=learner,
-        algorithm=algorithm,
-        eta=eta,
-        time=time,
-        momentum=momentum,
-        loss=loss,
-        label_smoothing=label_smoothing,
-        noise=noise,
-        noisy_labels=noisy_labels,
-        spread=spread,
-        draws=draws,
-        seed=seed,
-        tolerance=tolerance,
-    )
+    asked = Options(**options)
     data: tuple[Any, ...] = (X_train, Y_train, X_test)
-    if regime == "finite":
+    if asked.regime == "finite":
         found = asked.of_finite_width(mlp, *data)
     elif asked.learner == "bayes":
-        found = bayes_prediction(
-            mlp, *data, noise=asked.noise, noisy_labels=asked.noisy_labels, spread=spread
-        )
+        noise, noisy_labels, spread = asked.noise, asked.noisy_labels, asked.spread
+        found = bayes_prediction(mlp, *data, noise=noise, noisy_labels=noisy_labels, spread=spread)
     else:
         targets = asked.targets(Y_train, len(mlp.check_inputs(X_train, "X_train")), mlp.n_out)
-        kernels = output_kernels(mlp, X_train, X_test, spread=needed_spread(spread, asked.loss))
+        kernels = output_kernels(mlp, X_train, X_test, spread=asked.kernel_spread)
         found = asked.of_kernels(kernels, targets, mlp.n_out)
     network = f"{mlp.activation.label}, depth {mlp.depth}"
-    return found.about(*map(np.asarray, data), network=network, loss=loss_name(asked.loss))
-
-
-def predict_from_kernels(
-    kernels: OutputKernels, Y_train: ArrayLike, outputs: int, **options: Any
-) -> PredictedOutputs:
-    """The same at infinite width for any network of which only the kernels are known, and the number of outputs.
-
-    ``options`` are those of :func:`predict`; the kernels must hold what :func:`needed_spread` says of test inputs.
-    """
-    asked = Options(**options)
-    return asked.of_kernels(kernels, asked.targets(Y_train, kernels.training, outputs), outputs)
-
-
-def needed_spread(spread: Spread, loss: Any) -> Spread:
-    """What kernels must hold of test inputs: variances at least where networks are drawn."""
-    return "variance" if spread == "none" and loss != "squared_error" else spread
+    return found.about(*map(np.asarray, data), network=network, loss=asked.loss_name)
 
 
 @dataclass(kw_only=True)
 class Options:
-    """What :func:`predict` is asked; what is wrong with it is said before any work."""
+    """What :func:`foretrain.predict` is asked, in its words; what is wrong with it is said before any work."""
 
     regime: Regime = "infinite"
     learner: Learner | Bayes = "gradient_descent"
@@ -245,6 +143,16 @@ class Options:
             if positive("tolerance", self.tolerance) >= 1:
                 raise InputError(f"`tolerance` is {self.tolerance!r}: give a number between 0 and 1.")
 
+    @property
+    def kernel_spread(self) -> Spread:
+        """What kernels must hold of test inputs: variances at least where networks are drawn."""
+        return "variance" if self.spread == "none" and self.loss != "squared_error" else self.spread
+
+    @property
+    def loss_name(self) -> str:
+        """What the loss is called."""
+        return self.loss.name if isinstance(self.loss, Loss) else str(self.loss)
+
     def targets(self, Y: ArrayLike, inputs: int, outputs: int) -> Array:
         """Targets (inputs, outputs), for a loss of one's own also whole numbers (inputs,) that name classes."""
         given = loss_targets(Y, outputs, self.loss, self.label_smoothing)
@@ -258,13 +166,13 @@ class Options:
         return targets
 
     def of_kernels(self, kernels: OutputKernels, targets: Array, outputs: int) -> PredictedOutputs:
-        """The prediction at infinite width, for networks with these kernels."""
+        """The prediction at infinite width, for networks of which only these kernels are known."""
         if self.learner == "bayes":
             own = kernels.K_test if self.spread != "none" else None
             data = kernels.K_train, targets, kernels.K_cross.T, own
             return condition(*data, noise=self.noise, noisy_labels=self.noisy_labels)
         if self.loss == "squared_error":
-            return descent_of_kernels(kernels, targets, self.way)
+            return GradientDescent(kernels, targets).after(self.way)
         draws = _DRAWS if self.draws is None else self.draws
         sampling = draws, self.seed, TOLERANCE if self.tolerance is None else self.tolerance
         if isinstance(self.loss, Loss):
@@ -317,11 +225,6 @@ def known_loss(loss: Any) -> LossName | Loss:
     if loss not in get_args(LossName):
         raise unknown_name("`loss`", loss, get_args(LossName))
     return cast("LossName", loss)
-
-
-def loss_name(loss: LossName | Loss | LossPair) -> str:
-    """What a loss is called."""
-    return loss if isinstance(loss, str) else getattr(loss, "name", "a given loss")
 
 
 def _check_words(regime: Regime, learner: Learner, algorithm: AlgorithmName | Algorithm) -> None:

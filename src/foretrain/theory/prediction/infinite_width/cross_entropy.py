@@ -17,26 +17,21 @@ from scipy.special import softmax
 from foretrain.support.arguments import Array
 from foretrain.support.errors import InputError
 from foretrain.support.seeds import Seed, generator
-from foretrain.theory.architecture import MLP
 from foretrain.theory.arguments import check_targets
-from foretrain.theory.ensembles.networks import check_draws
 from foretrain.theory.prediction.algorithms import (
     Algorithm,
-    AlgorithmName,
     Descent,
     GradientFlow,
-    named_algorithm,
 )
 from foretrain.theory.prediction.infinite_width.drawn_networks import TOLERANCE, train_networks
 from foretrain.theory.prediction.infinite_width.gradient_descent import GradientDescent
 from foretrain.theory.prediction.infinite_width.losses import (
     CROSS_ENTROPY,
     ExpectedLoss,
-    check_classes,
     check_probabilities,
     expected_loss,
 )
-from foretrain.theory.prediction.kernels import OutputKernels, Spread, check_spread, output_kernels
+from foretrain.theory.prediction.kernels import OutputKernels, Spread
 from foretrain.theory.prediction.predicted_outputs import (
     PredictedOutputs,
     labelled_mean,
@@ -101,36 +96,6 @@ def target_logits(probabilities: ArrayLike) -> Array:
     return np.asarray(logits - logits.mean(axis=-1, keepdims=True))
 
 
-def cross_entropy_prediction(
-    mlp: MLP,
-    X_train: ArrayLike,
-    P_train: ArrayLike,
-    X_test: ArrayLike,
-    algorithm: AlgorithmName | Algorithm = "flow",
-    draws: int = 1000,
-    seed: Seed = 0,
-    *,
-    spread: Spread = "covariance",
-    tolerance: float = TOLERANCE,
-) -> CrossEntropyPrediction:
-    """Test outputs over networks trained on target probabilities ``P_train`` (inputs, classes), at infinite width.
-
-    At the end the logits are Gaussian in closed form and only their softmax is sampled. At a finite time initial
-    outputs are drawn from N(0, K) and each network is trained in function space, as on any other loss
-    (:mod:`foretrain.theory.prediction.infinite_width.drawn_networks`).
-    """
-    way = named_algorithm(algorithm)
-    check_classes(mlp.n_out)
-    draws = check_draws(draws)
-    p = check_targets(P_train, len(mlp.check_inputs(X_train, "X_train")), mlp.n_out)
-    check_probabilities(p)
-    needed: Spread = "covariance" if check_spread(spread) == "covariance" else "variance"
-    if way.time is None:
-        target_logits(p)  # refuses hard labels before the work
-    kernels = output_kernels(mlp, X_train, X_test, spread=needed)
-    return cross_entropy_of_kernels(kernels, p, way, draws, seed, tolerance).only(spread)
-
-
 def cross_entropy_of_kernels(
     kernels: OutputKernels,
     probabilities: Array,
@@ -139,7 +104,11 @@ def cross_entropy_of_kernels(
     seed: Seed = 0,
     tolerance: float = TOLERANCE,
 ) -> CrossEntropyPrediction:
-    """The same for any network with these kernels, which must hold variances of test inputs."""
+    """Test outputs over networks trained on target probabilities (inputs, classes), at infinite width.
+
+    The kernels must hold variances of test inputs. At the end the logits are Gaussian in closed form and only their
+    softmax is sampled. At a finite time networks are drawn and trained in function space, as on any other loss.
+    """
     if algorithm.time is not None:
         return _sampled(kernels, probabilities, algorithm, draws, seed, tolerance)
     if isinstance(algorithm, Descent) and algorithm.eta is not None:

@@ -34,11 +34,9 @@ from foretrain.theory.architecture import MLP
 from foretrain.theory.arguments import check_targets, whole
 from foretrain.theory.prediction.algorithms import (
     Algorithm,
-    AlgorithmName,
     Descent,
     GradientFlow,
     LearningRates,
-    named_algorithm,
 )
 from foretrain.theory.prediction.cholesky import CholeskyFactor, Modes, factorise_tangent, spectrum_of
 from foretrain.theory.prediction.infinite_width.losses import SQUARED_ERROR
@@ -65,6 +63,8 @@ class GradientDescent(Result):
     >>> training = GradientDescent.of(mlp, [[1.0], [-1.0]], [1.0, 0.0], [[2.0]])
     >>> training.end().mean.values.round(4)
     array([[1.5329]])
+    >>> training.after(Descent(0.1, steps=5, momentum=0.9)).mean.values.round(4)
+    array([[1.8697]])
     """
 
     kernels: OutputKernels
@@ -128,8 +128,10 @@ class GradientDescent(Result):
         return self.after(GradientFlow(time, eta))
 
     def after(self, algorithm: Algorithm) -> Prediction:
-        """At the time of an algorithm, or at the end, where all of them are alike (10.33)."""
+        """At the time of an algorithm, or at the end, where all that converge are alike (10.33)."""
         if algorithm.time is None:
+            if isinstance(algorithm, Descent) and algorithm.eta is not None:
+                algorithm.rate(self.rates)
             return self.end()
         way, undone = self._undone(algorithm)
         return self._predict(partial(self.modes.apply, undone), way.statement, way.eta, way.time)
@@ -202,46 +204,6 @@ def undone_by_steps(values: Array, descent: Descent) -> Array:
             power = power + step + power @ step
         step, steps = 2 * step + step @ step, steps // 2
     return np.asarray(power[:, 0, 2])
-
-
-def gradient_descent_prediction(
-    mlp: MLP,
-    X_train: ArrayLike,
-    Y_train: ArrayLike,
-    X_test: ArrayLike,
-    algorithm: AlgorithmName | Algorithm = "gradient_descent",
-    *,
-    spread: Spread = "covariance",
-) -> Prediction:
-    """Mean and covariance of test outputs over networks trained by gradient descent, at infinite width.
-
-    Parameters
-    ----------
-    algorithm
-        Such as ``Descent(eta, steps)`` or ``GradientFlow(time)``, see :mod:`foretrain.theory.prediction.algorithms`;
-        a name alone is the end, which depends on neither algorithm nor rate (10.33).
-    spread
-        "covariance" of all pairs of test inputs, "variance" of each (for many of them), or "none".
-
-    Examples
-    --------
-    >>> import foretrain as ft
-    >>> mlp = ft.MLP("relu", depth=3, width=100, C_W=2.0)
-    >>> early = gradient_descent_prediction(mlp, [[1.0], [-1.0]], [1.0, 0.0], [[2.0]], GradientFlow(0.5))
-    >>> early.mean.values.round(4)
-    array([[1.4172]])
-    """
-    way = named_algorithm(algorithm)
-    training = GradientDescent.of(mlp, X_train, Y_train, X_test, spread)
-    return descent_of_kernels(training.kernels, training.targets, way)
-
-
-def descent_of_kernels(kernels: OutputKernels, targets: Array, algorithm: Algorithm) -> Prediction:
-    """The same for any network with these kernels."""
-    training = GradientDescent(kernels, targets)
-    if isinstance(algorithm, Descent) and algorithm.eta is not None:
-        algorithm.rate(training.rates)  # refused also where only the end is asked for
-    return training.after(algorithm)
 
 
 def trained_spread(kernels: OutputKernels, solver: Solver) -> Array | None:
