@@ -14,7 +14,13 @@ from foretrain.support.errors import InputError, unknown_name
 from foretrain.support.seeds import Seed, generator
 from foretrain.theory.architecture import MLP, check_network
 from foretrain.theory.arguments import check_targets
-from foretrain.theory.prediction.algorithms import Algorithm, AlgorithmName, GradientFlow, named_algorithm
+from foretrain.theory.prediction.algorithms import (
+    Algorithm,
+    AlgorithmName,
+    Descent,
+    GradientFlow,
+    named_algorithm,
+)
 from foretrain.theory.prediction.bayes.posterior import bayes_prediction, condition
 from foretrain.theory.prediction.cholesky import check_noise
 from foretrain.theory.prediction.infinite_width.cross_entropy import cross_entropy_of_kernels, target_logits
@@ -172,7 +178,10 @@ class Options:
             data = kernels.K_train, targets, kernels.K_cross.T, own
             return condition(*data, noise=self.noise, noisy_labels=self.noisy_labels)
         if self.loss == "squared_error":
-            return GradientDescent(kernels, targets).after(self.way)
+            training = GradientDescent(kernels, targets)
+            if isinstance(self.way, Descent) and self.way.eta is not None:
+                self.way.rate(training.rates)  # refused also where only the end is asked for
+            return training.after(self.way)
         draws = _DRAWS if self.draws is None else self.draws
         sampling = draws, self.seed, TOLERANCE if self.tolerance is None else self.tolerance
         if isinstance(self.loss, Loss):

@@ -130,8 +130,6 @@ class GradientDescent(Result):
     def after(self, algorithm: Algorithm) -> Prediction:
         """At the time of an algorithm, or at the end, where all that converge are alike (10.33)."""
         if algorithm.time is None:
-            if isinstance(algorithm, Descent) and algorithm.eta is not None:
-                algorithm.rate(self.rates)
             return self.end()
         way, undone = self._undone(algorithm)
         return self._predict(partial(self.modes.apply, undone), way.statement, way.eta, way.time)
