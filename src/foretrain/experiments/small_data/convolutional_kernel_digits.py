@@ -37,7 +37,7 @@ from foretrain.experiments.small_data.accuracies import (
 from foretrain.support.answers import BLUE, INK, ORANGE, Figure, labelled, log
 from foretrain.support.loading import handwritten_digits
 from foretrain.support.progress import track
-from foretrain.support.seeds import generator, spawn, torch_generator, with_seeds
+from foretrain.support.seeds import Seed, generator, spawn, torch_generator, with_seeds
 from foretrain.support.threads import torch_over_cores
 from foretrain.theory.architecture import FloatArray
 
@@ -48,10 +48,8 @@ if TYPE_CHECKING:
 _HEADS = {"flatten": BLUE, "mean": ORANGE}
 _STYLES = {"kernel": "o-", "network": "s--", "networks together": "^:", "RBF machine": "D-"}
 # Rates of Adam: the best of 0.001, 0.003 and 0.01 for networks on other draws of the digits.
-_BATCH, _RATES = (
-    32,
-    {"flatten": 0.003, "mean": 0.01},
-)
+_RATES = {"flatten": 0.003, "mean": 0.01}
+_BATCH = 32
 _CHOSEN_FROM = {"gamma": [2.0**power / 64 for power in range(-4, 2)], "C": [1.0, 10.0, 100.0]}
 _PAIRS = {  # with what is claimed of the first minus the second
     ("kernel, flatten", "network, flatten"): "above 0",
@@ -64,7 +62,7 @@ _PAIRS = {  # with what is claimed of the first minus the second
 
 @dataclass(frozen=True)
 class Plan:
-    """Sizes of training sets, how many of each, images in all, those for tests, and the networks on each set."""
+    """Sizes of training sets, from 20 on, how many of each, images in all, those for tests, networks on each set."""
 
     sizes: tuple[int, ...]
     sets: int
@@ -111,7 +109,7 @@ def convolutional_kernel_digits(plan: Plan, seed: int, parts: Parts) -> Result:
     Theta = parts.get("kernels", partial(_kernels, task))
     hits = {"RBF machine": parts.get("machines", partial(_machines, task)).hits.values}
 
-    def train(part: tuple[tuple[str, Labels], np.random.SeedSequence]) -> xarray.Dataset:
+    def train(part: tuple[tuple[str, Labels], Seed]) -> xarray.Dataset:
         """Keep what networks of one head and size answer."""
         (head, sets), own = part
         return parts.get(f"networks {head} {sets.shape[1]}", partial(_networks, plan, task, head, sets, own))
@@ -124,13 +122,7 @@ def convolutional_kernel_digits(plan: Plan, seed: int, parts: Parts) -> Result:
         for kind in ("network", "networks together"):
             hits[f"{kind}, {head}"] = np.stack([trained[head, size][kind].values for size in plan.sizes])
     data = labelled(
-        {
-            "hits": (
-                "classifier images set test",
-                np.stack([*hits.values()]),
-                "share of answers that are right",
-            )
-        },
+        {"hits": ("classifier images set test", np.stack([*hits.values()]), "share of right answers")},
         {"width": plan.width, "networks": plan.networks},
         classifier=list(hits),
         images=list(plan.sizes),
@@ -148,13 +140,11 @@ def convolutional_kernel_digits(plan: Plan, seed: int, parts: Parts) -> Result:
         difference_row(f"{first} minus {second}", _difference(whole, first, second), claim)
         for (first, second), claim in _PAIRS.items()
     ]
-    words = (
-        f"{row.quantity} {row.here:+.3f} ± {row.standard_error:.3f} ({row.note.split(',')[0]})"
-        for row in judged
-    )
+    words = [row.note.partition(",")[0] for row in judged]
+    said = (f"{one.quantity} {one.here:+.3f} ± {one.standard_error:.3f}" for one in judged)
     verdict = (
         f"Accuracy on digits, mean over training sets of {', '.join(map(str, plan.sizes))} images: "
-        f"{'; '.join(words)}. {agreeing(judged)} tested claims hold."
+        f"{'; '.join(f'{one} ({word})' for one, word in zip(said, words))}; {agreeing(judged)} claims hold."
     )
     return Result(verdict, (*rows, *rows_of("all sizes", judged)), data, _draw)
 
@@ -180,10 +170,7 @@ def _kernels(task: Task) -> xarray.Dataset:
     found: dict[str, Any] = {}
     for head in track(list(_HEADS), "kernels"):
         model = network(8, head, torch_generator(0)).double()
-        laws = {
-            "*": (2.0, 0.0),
-            str(len(model) - 1): (1.0, 0.0),
-        }  # C_W and C_b: what these weights are drawn from
+        laws = {"*": (2.0, 0.0), str(len(model) - 1): (1.0, 0.0)}  # C_W and C_b of these weights
         found[head] = ("image other", infinite_width(model, task.x, init=laws).ntk.values)
     return labelled(found)
 
@@ -204,9 +191,7 @@ def _machines(task: Task) -> xarray.Dataset:
     return labelled({"hits": ("images set test", np.reshape(hits, (len(task.sets), -1, len(task.asked))))})
 
 
-def _networks(
-    plan: Plan, task: Task, head: str, sets: Labels, seed: np.random.SeedSequence
-) -> xarray.Dataset:
+def _networks(plan: Plan, task: Task, head: str, sets: Labels, seed: Seed) -> xarray.Dataset:
     """Train networks side by side, some on each set; which of the images asked they get right: (set, test)."""
     import torch
     from torch.func import functional_call, stack_module_state, vmap
@@ -216,10 +201,7 @@ def _networks(
     weights, _ = stack_module_state(models)
     outputs = vmap(partial(functional_call, models[0]))
     images, digits = torch.tensor(task.x, dtype=torch.float32), torch.tensor(task.labels)
-    own, asked = (
-        torch.tensor(sets.repeat(plan.networks, axis=0)),
-        torch.tensor(task.asked),
-    )  # own: (network, image)
+    own = torch.tensor(sets.repeat(plan.networks, axis=0))  # (network, image)
 
     def loss() -> Any:
         """On a random batch for each network; a weight feels that of its own alone, and Adam forgets its size."""
@@ -228,12 +210,13 @@ def _networks(
         return torch.nn.functional.cross_entropy(answers.flatten(0, 1), digits[batch].flatten())
 
     descend(torch.optim.Adam(weights.values(), _RATES[head]), loss, plan.steps)
+    right = digits[task.asked]
     with torch.no_grad():
-        answers = outputs(weights, images[asked].expand(len(own), -1, -1, -1, -1))
+        answers = outputs(weights, images[task.asked].expand(len(own), -1, -1, -1, -1))
         fitted = outputs(weights, images[own]).argmax(-1) == digits[own]
     by_set = answers.unflatten(0, (plan.sets, plan.networks))
-    single = (by_set.argmax(-1) == digits[asked]).double().mean(1)
-    together = by_set.mean(1).argmax(-1) == digits[asked]
+    single = (by_set.argmax(-1) == right).double().mean(1)
+    together = by_set.mean(1).argmax(-1) == right
     return labelled(
         {
             "network": ("set test", single.numpy()),

@@ -76,12 +76,11 @@ def small_data_kernels(plan: Plan, seed: int, parts: Parts) -> Result:
             rows.append(difference_row(f"{table}: {_OURS} minus {name}", difference, "not below 0"))
         gain = over_folds(accuracy[0, 0] - accuracy[1, 0], _FOLDS)
         rows.append(difference_row(f"{table}: {_OURS}, what choosing with test folds adds", gain, "0"))
-    ours = [
-        f"{row.here:.3f} ± {row.standard_error:.3f}" for row in rows if row.quantity.endswith(f": {_OURS}")
-    ]
+    ours = [row for row in rows if row.quantity.endswith(f": {_OURS}")]
+    means = ", ".join(f"{row.here:.3f} ± {row.standard_error:.3f}" for row in ours)
     words = Counter(row.note.partition(",")[0] for row in rows if " minus " in row.quantity)
     verdict = (
-        f"{_OURS} has an accuracy of {', '.join(ours)} on {', '.join(plan.tables)}; of its {words.total()} "
+        f"{_OURS} has an accuracy of {means} on {', '.join(plan.tables)}; of its {words.total()} "
         f"differences to others {', '.join(f'{count} are {word}' for word, count in words.most_common())} by three "
         f"standard errors; {agreeing(rows)} claims hold."
     )
@@ -93,9 +92,8 @@ def tangent_kernel(x: FloatArray, layers: int, fixed: int) -> FloatArray:
     from foretrain.theory.prediction import kernels
 
     rates = [0.0] * fixed + [2.0] * (layers - fixed)
-    mlp = MLP(
-        "relu", layers, width=1, C_W=2.0, C_b=0.0, lambda_b=0.0, lambda_W=rates
-    )  # the same at any width
+    # Theta is that of infinite width whatever the width is.
+    mlp = MLP("relu", layers, width=1, C_W=2.0, C_b=0.0, lambda_b=0.0, lambda_W=rates)
     return kernels.tangent_kernel(mlp, x)
 
 
@@ -155,7 +153,7 @@ def _measure(table: str, plan: Plan, seed: np.random.SeedSequence) -> xarray.Dat
     x, y = getattr(scikit_learn("datasets"), f"load_{table}")(return_X_y=True)
     known = classifiers((x - x.mean(axis=0)) / x.std(axis=0), plan.layers)
     accuracy = np.empty((len(_WAYS), len(known), plan.repeats, _FOLDS))
-    validation = np.empty((plan.repeats, len(known[_OURS])))
+    validation = np.empty((plan.repeats, len(known[_OURS]) // len(_COSTS)))
     settings = []
     for repeat, own in enumerate(track(spawn(seed, plan.repeats), table)):
         source = generator(own)
@@ -164,21 +162,17 @@ def _measure(table: str, plan: Plan, seed: np.random.SeedSequence) -> xarray.Dat
         inner = [[seen[part] for part in dealt(y[seen], 2, source)] for seen in rest]
         for number, candidates in enumerate(known.values()):
             # All candidates on halves of all samples, and on halves of the training samples of each fold.
-            pairs = [
-                partial(Candidate.score, labels=y, seen=seen, asked=asked) for seen, asked in (halves, *inner)
-            ]
-            scores = np.array([over_cores(score, candidates, uses_blas=True) for score in pairs])
+            tried = [partial(Candidate.score, labels=y, seen=one, asked=two) for one, two in (halves, *inner)]
+            scores = np.array([over_cores(score, candidates, uses_blas=True) for score in tried])
             first, *others = scores.argmax(axis=1)
             settings.append(candidates[first].settings)
             for fold, way in product(range(_FOLDS), range(len(_WAYS))):
                 chosen = candidates[(first, others[fold])[way]]
                 accuracy[way, number, repeat, fold] = chosen.score(y, rest[fold], folds[fold])
             if not number:
-                validation[repeat] = scores[0]
+                validation[repeat] = scores[0].reshape(-1, len(_COSTS)).max(axis=1)
     best = np.full((plan.layers, plan.layers), np.nan)
-    best[np.tril_indices(plan.layers)] = (
-        validation.reshape(plan.repeats, -1, len(_COSTS)).max(axis=2).mean(axis=0)
-    )
+    best[np.tril_indices(plan.layers)] = validation.mean(axis=0)
     return labelled(
         {
             "accuracy": ("way classifier repeat fold", accuracy, "share of a test fold that is right"),
@@ -205,9 +199,8 @@ def _draw(data: xarray.Dataset) -> Figure:
     """Accuracies with their errors, and how well each of our networks validates."""
     figure = Figure("The tangent kernel of MLPs beside other classifiers", columns=2, size=(12, 8.5))
     tables, names = data.table.values, data.classifier.values
-    panel = figure.panel(
-        "four folds: means ± standard error", names_axis(tables), "accuracy", legend="below", legend_columns=3
-    )
+    heading = "four folds: means ± standard error"
+    panel = figure.panel(heading, names_axis(tables), "accuracy", legend="below", legend_columns=3)
     for number, name in enumerate(names):
         scored = data.accuracy.sel(way=_WAYS[0], classifier=name).values
         means, errors = zip(*(over_folds(values, _FOLDS) for values in scored), strict=True)
@@ -217,7 +210,6 @@ def _draw(data: xarray.Dataset) -> Figure:
         heading, y = f"{table}: accuracy on the half that chooses", Axis("layers of weights", whole=True)
         panel = figure.panel(heading, Axis("first layers that are fixed", whole=True), y)
         texts = [["" if np.isnan(one) else f"{one:.3f}" for one in row] for row in values]
-        panel.heat_map(
-            values, data.fixed, data.layers, texts=texts, low=0.8, high=1.0
-        )  # so that all are bright
+        # The colours begin far below, so that numbers can be read on all of them.
+        panel.heat_map(values, data.fixed, data.layers, texts=texts, low=0.8, high=1.0)
     return figure
