@@ -223,8 +223,28 @@ def test_a_factory_tells_which_groups_grow() -> None:
 
     x = torch.randn(2, 3, 8, generator=torch.Generator().manual_seed(0))
     assert "depthwise" in ft.infinite_width(grouped(1), x).rows[1].taken_for
-    with pytest.raises(ForetrainError, match="2: groups of 4 channels that do not grow"):
-        ft.infinite_width(grouped(4), x)
+    assert ft.infinite_width(grouped(4), x).rows[1].taken_for == "convolution, groups of 4 channels"
+    assert ft.infinite_width(grouped(4)(48), x).rows[1].taken_for == "convolution, 12 groups"
+
+
+def test_a_factory_tells_which_norms_are_of_few_channels() -> None:
+    def normed(groups: Callable[[int], int]) -> Callable[[int], nn.Module]:
+        return lambda n: nn.Sequential(
+            nn.Conv1d(3, n, 1), nn.GroupNorm(groups(n), n), nn.Flatten(), nn.Linear(8 * n, 1)
+        )
+
+    x = torch.randn(2, 3, 8, generator=torch.Generator().manual_seed(0))
+    for groups, words in (
+        (lambda n: 4, "GroupNorm, 4 groups"),
+        (lambda n: n // 4, "GroupNorm, 4 channels in each group"),
+        (lambda n: n, "InstanceNorm"),
+    ):
+        assert ft.infinite_width(normed(groups), x).rows[1].taken_for == words
+    plain = nn.Sequential(nn.Conv1d(3, 8, 1), nn.InstanceNorm1d(8), nn.Flatten(), nn.Linear(64, 1))
+    assert ft.infinite_width(plain, x).rows[1].taken_for == "InstanceNorm"
+    running = nn.Sequential(nn.Conv1d(3, 8, 1), nn.InstanceNorm1d(8, track_running_stats=True), nn.Flatten())
+    with pytest.raises(ForetrainError, match="1: an InstanceNorm with running statistics"):
+        ft.infinite_width(running.eval(), x)
 
 
 def test_the_model_the_inputs_and_the_random_state_stay_as_they_were() -> None:

@@ -181,8 +181,11 @@ def _module(model: Any) -> tuple[nn.Module, WideAxes]:
         raise InputError(
             "make(width) gives the same sizes at every width: use the width for the hidden layers."
         )
+    for name, part in large.named_modules():
+        if isinstance(part, nn.GroupNorm):
+            pairs[f"{name}.num_groups"] = (part.num_groups != small.get_submodule(name).num_groups,)
     drawn = [dict(one.named_parameters()) for one in (large, *more)]
-    return large, WideAxes(pairs, {name: [one[name].detach() for one in drawn] for name in pairs})
+    return large, WideAxes(pairs, {name: [one[name].detach() for one in drawn] for name in shapes})
 
 
 def _tensor(x: Any, module: nn.Module, name: str) -> Tensor:

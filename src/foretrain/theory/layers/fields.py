@@ -141,6 +141,11 @@ class Tile:
     column_size: int
     sampling: Sampling | None = None
 
+    @property
+    def same(self) -> bool:
+        """Whether rows and columns are the same inputs."""
+        return self.shared is not None and self.size == self.column_size == len(self.shared[0])
+
     def zeros(self, *shape: int) -> Any:
         """An array of zeros where the inputs are."""
         return zeros(shape, next(iter(self.row_data.values())))

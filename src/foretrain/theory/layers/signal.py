@@ -11,7 +11,7 @@ Every method gives a new signal. What has no deterministic limit, or no rule, is
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
@@ -23,21 +23,20 @@ from numpy.typing import NDArray
 from foretrain.activations import activation as find_activation
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.theory.layers import windows
-from foretrain.theory.layers.expressions import (
-    Apply,
-    Elementwise,
-    Expression,
-    Leaf,
-    Product,
-    Sum,
-    as_activation,
-    combination,
-    groups,
-    leaves,
-    linear_terms,
-    product,
-)
+from foretrain.theory.layers.channels import program
+from foretrain.theory.layers.expressions import Apply, Expression, Leaf, combination, leaves, product
 from foretrain.theory.layers.fields import Field, Gain, Source
+from foretrain.theory.layers.laws import (
+    collapsed,
+    has_formula,
+    in_each_field,
+    meet,
+    moments,
+    sorted_out,
+    substituted,
+    total,
+    with_formulas,
+)
 from foretrain.theory.layers.linear_maps import (
     Arranged,
     ChannelPart,
@@ -52,14 +51,7 @@ from foretrain.theory.layers.linear_maps import (
 from foretrain.theory.layers.normalisation import Mixed, Normalised, Trained
 from foretrain.theory.layers.positions import Array, AxisMap, Indices, Weights
 from foretrain.theory.layers.tiles import in_order, kernel_of
-from foretrain.theory.layers.windowed import (
-    Depthwise,
-    MaxOfPairs,
-    MaxPooled,
-    drawable,
-    max_pooled,
-    max_windows,
-)
+from foretrain.theory.layers.windowed import Grouped, NormOfFew, max_pooled
 
 _numbers = itertools.count()
 Sizes = int | Sequence[int]
@@ -147,7 +139,7 @@ class Signal:
         name: str = "convolution",
         **law: Any,
     ) -> Signal:
-        """A convolution over all axes of positions; law: C_W, C_b, lambda_W, lambda_b, shared, depthwise."""
+        """A convolution over all axes of positions; law: C_W, C_b, lambda_W, lambda_b, shared, group."""
         each = [_each(value, len(self.positions)) for value in (kernel, stride, dilation)]
         sides = [(p, p) if isinstance(p, int) else p for p in _each(padding, len(self.positions))]
         axes = [
@@ -192,29 +184,38 @@ class Signal:
         lambda_W: float | None = None,
         lambda_b: float | None = None,
         shared: bool = True,
-        depthwise: bool = False,
+        group: int | tuple[int, int] | None = None,
         removed: str | Sequence[int] = (),
         name: str = "linear",
     ) -> Signal:
-        """Fresh weights over channels and taps; ``depthwise``: each output channel reads one channel only."""
+        """Fresh weights over channels and taps.
+
+        ``group``: how many channels each group reads, and how many it gives if these are not as many, where they
+        stay few; 1 for a depthwise convolution.
+        """
         gone = tuple(range(len(axes))) if removed == "all" else tuple(int(k) for k in removed)
+        positions = _after(self.positions, axes, gone)
         options: dict[str, Any] = {
-            "inputs": (self._read(),),
             "axes": tuple(axes),
             "removed": gone,
-            "positions": _after(self.positions, axes, gone),
+            "positions": positions,
             "name": name,
             "C_W": C_W,
             "C_b": C_b,
             "lambda_W": C_W if lambda_W is None else lambda_W,
             "lambda_b": C_b if lambda_b is None else lambda_b,
             "shared": shared,
-            "sources": _fresh(),
         }
-        if not depthwise:
-            return _signal(LinearMap(gaussian=True, **options))
-        law = _collapsed(self.blocks[0].law) if len(self.blocks) == 1 else None
-        return _signal(Depthwise(law=law, **options))
+        if group is None:
+            return _signal(LinearMap(inputs=(self._read(),), gaussian=True, sources=_fresh(), **options))
+
+        def one(law: Expression) -> Expression:
+            field, own = moments(collapsed(law)), _fresh()
+            sources: dict[str, Any] = {"own_sources": own, "sources": own | field.sources}
+            both = (group, group) if isinstance(group, int) else group
+            return Leaf(Grouped(inputs=(field,), group=both, **sources, **options))
+
+        return self._each(one, positions)
 
     # Maps over positions
 
@@ -239,7 +240,7 @@ class Signal:
 
         # A map that only picks positions may as well pick them before a nonlinearity, whose law then stays known.
         picks = all(axis is None or axis.only_picks for axis in axes)
-        change = _in_each_field(one) if picks else lambda law: Leaf(one(_moments(law)))
+        change = in_each_field(one) if picks else lambda law: Leaf(one(moments(collapsed(law))))
         return self._each(change, _after(self.positions, axes, gone))
 
     def average_pool(
@@ -274,7 +275,7 @@ class Signal:
         strides = kernel if stride is None else stride
         each = [_each(value, len(self.positions)) for value in (kernel, strides, padding, dilation)]
         found = [
-            max_windows(size, k, s, p, d, ceil_mode)
+            windows.maxima(size, k, s, p, d, ceil_mode)
             for size, k, s, p, d in zip(self.positions, *each, strict=True)
         ]
         return self.maxima(found, name)
@@ -286,16 +287,8 @@ class Signal:
             return self.over_positions(axes, name=name)
 
         def one(law: Expression) -> Expression:
-            inner = _collapsed(law)
-            fields = leaves(inner)
-            if len(fields) != 1 or not fields[0].gaussian:
-                raise NotSupportedError(
-                    f"{name} reads {' and '.join(one.name for one in fields)}, which is not a function of one "
-                    "Gaussian field: only its second moments are known, and a maximum needs more. Measure it with "
-                    "ft.ensemble."
-                )
-            function = None if isinstance(inner, Leaf) else as_activation(inner)
-            return Leaf(max_pooled(fields[0], found, function, name))
+            pooled = Leaf(max_pooled(collapsed(law), found, self.positions, name))
+            return _drawable(pooled, f"{name} reads")
 
         return self._each(one, tuple(one.shape[1] for one in found))
 
@@ -362,7 +355,7 @@ class Signal:
                 sources=field.sources,
             )
 
-        return self._each(_in_each_field(one), merged)
+        return self._each(in_each_field(one), merged)
 
     # Nonlinearities, sums, products
 
@@ -373,17 +366,7 @@ class Signal:
             return self
 
         def one(law: Expression) -> Expression:
-            inner = _collapsed(law)
-            if isinstance(inner, Leaf) and isinstance(inner.field, MaxPooled | MaxOfPairs):
-                return Leaf(inner.field.followed_by(found))
-            unknown = [field for field in leaves(inner) if not field.gaussian]
-            for field in unknown:
-                if len(unknown) > 1 or drawable(field) is None:
-                    raise NotSupportedError(
-                        f"{found.label} follows {field.name}, which is not Gaussian in the limit: only its second "
-                        "moments are known, and a nonlinearity needs more. Measure it with ft.ensemble."
-                    )
-            return Apply(found, inner)
+            return _drawable(Apply(found, collapsed(law)), f"{found.label} follows")
 
         return self._each(one)
 
@@ -392,8 +375,7 @@ class Signal:
             return self._each(lambda law: combination([(1.0, law)], float(other)))
         first, second = _aligned(self, other)
         blocks = [
-            replace(a, law=_collapsed(_independent(combination([(1.0, a.law), (1.0, b.law)]))))
-            for a, b in zip(first.blocks, second.blocks, strict=True)
+            replace(a, law=total(a.law, b.law)) for a, b in zip(first.blocks, second.blocks, strict=True)
         ]
         return Signal(tuple(blocks), first.positions)
 
@@ -402,7 +384,7 @@ class Signal:
             return self._each(lambda law: combination([(float(other), law)]))
         first, second = _aligned(self, other)
         blocks = [
-            replace(a, law=_independent(product([a.law, b.law])))
+            replace(a, law=sorted_out(product([a.law, b.law])))
             for a, b in zip(first.blocks, second.blocks, strict=True)
         ]
         return Signal(tuple(blocks), first.positions)
@@ -423,6 +405,20 @@ class Signal:
         rates: gain, shift (rates of the trained gain and shift), own_position (one of each for every position).
         """
         return self._normalised(epsilon, True, over_positions)._with_rates(**rates)
+
+    def group_norm(self, channels: int = 1, *, epsilon: float = 1e-5, **rates: Any) -> Signal:
+        """A norm of groups of so many channels over their positions, where they stay few: InstanceNorm has 1."""
+
+        def one(law: Expression) -> Expression:
+            argument = collapsed(law)
+            sources = frozenset[Source]().union(*(field.sources for field in leaves(argument)))
+            shared: dict[str, Any] = {"positions": self.positions, "name": "norm of few channels"}
+            normed = NormOfFew(
+                argument=argument, channels=channels, epsilon=epsilon, sources=sources, **shared
+            )
+            return _drawable(Leaf(normed), "a norm of few channels reads")
+
+        return self._each(one)._with_rates(**rates)
 
     def rms_norm(self, *, epsilon: float = 1e-5, **rates: Any) -> Signal:
         """RMSNorm over channels: nothing is subtracted."""
@@ -463,8 +459,8 @@ class Signal:
             return self if weight == 1 else weight * self
 
         def one(law: Expression) -> Expression:
-            before = _moments(_collapsed(law))
-            field = _moments(_collapsed(combination([(weight, Leaf(before))]))) if weight else _zero(before)
+            before = moments(collapsed(law))
+            field = moments(collapsed(combination([(weight, Leaf(before))]))) if weight else _zero(before)
             gaussian = field.gaussian
             coupled = gaussian and bool(gain) and bool(weight)
             gains = (*field.gains, *([Gain(gain / weight**2, own_position)] if coupled else []))
@@ -485,7 +481,7 @@ class Signal:
         return self._each(one)
 
     def _normalised(self, epsilon: float, centred: bool, over_positions: bool) -> Signal:
-        fields = [_moments(_collapsed(block.law)) for block in self.blocks]
+        fields = [moments(collapsed(block.law)) for block in self.blocks]
         gaussian = all(field.gaussian for field in fields)
 
         def one(field: Field) -> Field:
@@ -518,7 +514,7 @@ class Signal:
                 law = (
                     block.law
                     if inside == (0.0, 1.0)
-                    else _substituted(_with_drawn_parts(block.law), lambda one, i=inside: _part(one, *i))
+                    else substituted(with_formulas(block.law), lambda one, i=inside: _part(one, *i))
                 )
                 found.append(Block((last - first) / (stop - start), law))
             edge += block.share
@@ -531,7 +527,7 @@ class Signal:
 
     def _read(self) -> Field:
         """The field whose moments a linear map reads."""
-        fields = tuple(_moments(block.law) for block in self.blocks)
+        fields = tuple(moments(block.law) for block in self.blocks)
         if len(fields) == 1:
             return fields[0]
         return Mixed(
@@ -575,12 +571,17 @@ def concatenated(parts: Sequence[Signal], shares: Sequence[float] | None = None)
 def joined(parts: Sequence[Signal], axis: int = 0) -> Signal:
     """Signals one after another along an axis of positions, such as a class token before the others."""
     fields = [part._read() for part in parts]
-    for a, b in itertools.combinations(fields, 2):
-        if _meet(a, b):
-            raise NotSupportedError(
-                f"{a.name} and {b.name} are joined along positions, but hold the same channels: this has no rule. "
-                "Measure it with ft.ensemble."
-            )
+    if any(
+        meet(a, b) for a, b in itertools.combinations(fields, 2)
+    ):  # the sum of all, each with zeros around it
+        ends = np.cumsum([0] + [part.positions[axis] for part in parts])
+        padded = []
+        for part, start, stop in zip(parts, ends, ends[1:]):
+            order = np.where((there := np.arange(ends[-1]) - start) < stop - start, there, -1)
+            maps: list[Weights | None] = [None] * len(part.positions)
+            maps[axis] = windows.chosen(stop - start, np.maximum(order, -1))
+            padded.append(part.over_positions(maps, name="concatenation"))
+        return sum(padded[1:], start=padded[0])
     positions = list(fields[0].positions)
     positions[axis] = sum(field.positions[axis] for field in fields)
     return _signal(
@@ -593,6 +594,16 @@ def joined(parts: Sequence[Signal], axis: int = 0) -> Signal:
             sources=frozenset().union(*(field.sources for field in fields)),
         )
     )
+
+
+def _drawable(law: Leaf | Apply, what: str) -> Expression:
+    """The expression; refused if its moments have no formula, and its channels are not known either."""
+    if not has_formula(law):
+        try:
+            program(law)
+        except NotSupportedError as error:
+            raise NotSupportedError(f"{what} {error}") from None
+    return law
 
 
 def _signal(field: Field) -> Signal:
@@ -630,73 +641,6 @@ def _after(
     return tuple(found)
 
 
-@lru_cache(maxsize=8192)
-def _moments(law: Expression) -> Field:
-    """The field that holds the moments of an expression."""
-    if isinstance(law, Leaf):
-        return law.field
-    law = _with_drawn_parts(law)
-    if isinstance(law, Leaf):
-        return law.field
-    fields = leaves(law)
-    return Elementwise(
-        inputs=fields,
-        positions=fields[0].positions,
-        expression=law,
-        name=fields[0].name if isinstance(law, Sum) else "activation",
-        sources=frozenset().union(*(field.sources for field in fields)),
-    )
-
-
-def _with_drawn_parts(law: Expression) -> Expression:
-    """The expression with each nonlinear function of something that must be drawn as a field of its own."""
-    if isinstance(law, Leaf):
-        return law
-    unknown = [field for field in leaves(law) if not field.gaussian]
-    if isinstance(law, Apply):
-        for field in unknown:
-            window = drawable(field)
-            assert window is not None  # an activation was refused otherwise
-            return Leaf(window.together(law, field))
-        return law
-    parts = law.factors if isinstance(law, Product) else [term for _, term in law.terms]
-    for members in groups(parts):
-        shared = [parts[k] for k in members]
-        if len(members) > 1 and any(not field.gaussian for part in shared for field in leaves(part)):
-            field = next(one for part in shared for one in leaves(part) if not one.gaussian)
-            window = drawable(field)
-            if window is None:
-                raise NotSupportedError(
-                    f"{field.name} meets a function of itself, but only its second moments are known: this has no "
-                    "rule. Measure it with ft.ensemble."
-                )
-            if len(members) == len(parts):
-                return Leaf(window.together(law, field))
-    if isinstance(law, Product):
-        return product([_with_drawn_parts(one) for one in law.factors])
-    return combination([(weight, _with_drawn_parts(one)) for weight, one in law.terms], law.constant)
-
-
-@lru_cache(maxsize=8192)
-def _collapsed(law: Expression) -> Expression:
-    """A combination of Gaussian fields as one Gaussian field; with gains on several of them it stays what it is."""
-    terms = linear_terms(law)
-    if terms is None or isinstance(law, Leaf) or (len(terms) > 1 and any(field.gains for _, field in terms)):
-        return law
-    fields = tuple(field for _, field in terms)
-    return Leaf(
-        Superposed(
-            inputs=fields,
-            weights=tuple(weight for weight, _ in terms),
-            positions=fields[0].positions,
-            name=" + ".join(dict.fromkeys(field.name for field in fields)),
-            gaussian=True,
-            gains=fields[0].gains if len(fields) == 1 else (),
-            sources=frozenset().union(*(field.sources for field in fields)),
-        )
-    )
-
-
 def _zero(field: Field) -> Field:
     """A field of zeros with the positions of another: what a gain of 0 leaves."""
     return Superposed(
@@ -707,30 +651,6 @@ def _zero(field: Field) -> Field:
         gaussian=True,
         sources=field.sources,
     )
-
-
-def _in_each_field(change: Callable[[Field], Field]) -> Callable[[Expression], Expression]:
-    """The change of an expression that changes each of its fields, always to the same one."""
-    found: dict[Field, Field] = {}
-
-    def once(field: Field) -> Field:
-        if field not in found:
-            found[field] = change(field)
-        return found[field]
-
-    return lambda law: _substituted(_with_drawn_parts(law), once)
-
-
-def _substituted(law: Expression, change: Any) -> Expression:
-    """The expression with every field changed."""
-    if isinstance(law, Leaf):
-        changed = change(law.field)
-        return Leaf(changed) if isinstance(changed, Field) else changed
-    if isinstance(law, Apply):
-        return Apply(law.activation, _substituted(law.inner, change))
-    if isinstance(law, Product):
-        return product([_substituted(one, change) for one in law.factors])
-    return combination([(weight, _substituted(one, change)) for weight, one in law.terms], law.constant)
 
 
 @lru_cache(maxsize=8192)
@@ -748,34 +668,6 @@ def _part(field: Field, start: float, stop: float) -> Field:
         gains=field.gains,
         sources=sources,
     )
-
-
-def _meet(a: Field, b: Field) -> bool:
-    return a is not b and any(s.meets(t) for s in a.sources for t in b.sources)
-
-
-def _independent(law: Expression) -> Expression:
-    """The expression in fields that are independent of each other: sums are opened where they share a part."""
-    while True:
-        fields = leaves(law)
-        meeting = {one for a, b in itertools.combinations(fields, 2) if _meet(a, b) for one in (a, b)}
-        opened = [one for one in meeting if isinstance(one, Superposed)]
-        if not meeting:
-            return law
-        if not opened:
-            names = " and ".join(sorted({one.name for one in meeting}))
-            raise NotSupportedError(
-                f"{names} hold the same channels at different positions or after different norms, and meet again: "
-                "this has no rule. Measure it with ft.ensemble."
-            )
-
-        def change(one: Field, opened: list[Superposed] = opened) -> Any:
-            if one in opened:
-                assert isinstance(one, Superposed)
-                return combination([(w, Leaf(part)) for w, part in zip(one.weights, one.inputs, strict=True)])
-            return one
-
-        law = _substituted(law, change)
 
 
 def _aligned(first: Signal, second: Signal) -> tuple[Signal, Signal]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from foretrain.support.errors import InputError, unknown_name
@@ -64,6 +66,47 @@ def pooling_windows(
     if outputs < 1:
         raise InputError(f"a window of {kernel} does not fit into {size} padded positions.")
     return stride * np.arange(outputs) - padding
+
+
+def maxima(
+    size: int,
+    kernel: int,
+    stride: int | None = None,
+    padding: int = 0,
+    dilation: int = 1,
+    ceil_mode: bool = False,
+) -> Indices:
+    """Positions in the window of each output of a max pooling, (kernel, outputs); -1 outside of the input."""
+    step = kernel if stride is None else stride
+    starts = pooling_windows(
+        size, kernel, stride=step, padding=padding, ceil_mode=ceil_mode, dilation=dilation
+    )
+    members = starts + dilation * np.arange(kernel)[:, None]
+    inside = (members >= 0) & (members < size)
+    if not inside.any(axis=0).all():
+        raise InputError(
+            f"max pooling with kernel {kernel}, dilation {dilation} and padding {padding} has a window that holds "
+            f"none of the {size} positions: use less padding."
+        )
+    return np.where(inside, members, -1)
+
+
+def adaptive_maxima(size: int, outputs: int) -> Indices:
+    """Windows from floor(i size / outputs) to ceil((i + 1) size / outputs), (longest, outputs); -1 after the end."""
+    number = np.arange(outputs)
+    first, last = number * size // outputs, -(-(number + 1) * size // outputs)
+    members = first + np.arange((last - first).max())[:, None]
+    return np.where(members < last, members, -1)
+
+
+def together(axes: Sequence[Indices], sizes: Sequence[int]) -> Indices:
+    """Windows of several axes as one: flat positions (members, outputs), -1 where one of the axes holds none."""
+    members = np.zeros((1, 1), dtype=np.intp)
+    for one, size in zip(axes, sizes, strict=True):
+        both = members[:, None, :, None] * size + one[None, :, None, :]
+        none = (members < 0)[:, None, :, None] | (one < 0)[None, :, None, :]
+        members = np.where(none, -1, both).reshape(len(members) * len(one), -1)
+    return members
 
 
 def average(

@@ -1,4 +1,4 @@
-"""BatchNorm in eval mode, LayerNorm, RMSNorm, GroupNorm."""
+"""BatchNorm in eval mode, LayerNorm, RMSNorm, GroupNorm, InstanceNorm."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 
 from foretrain.compare.infinite_width.graph import module_of
 from foretrain.compare.infinite_width.laws import Row
-from foretrain.compare.infinite_width.operations.shared import equal_value
+from foretrain.compare.infinite_width.operations.shared import attempted, equal_value
 from foretrain.compare.infinite_width.reader import (
     Parameter,
     Reader,
@@ -79,9 +79,28 @@ def _group_norm(reader: Reader, node: Node, args: list[Any], kwargs: dict[str, A
     value, groups, weight, bias, epsilon = (*args, None, None, 1e-5)[:5]
     value = reader.as_value(node, value, 1)
     channels = value.shape[1]
-    if channels // groups < 2:
-        raise reader.refusal(node, "a norm of single channels (InstanceNorm) has statistics that stay random")
+    each = channels // groups
     if groups > 1 and len(value.signal.blocks) > 1:
         raise reader.refusal(node, "a GroupNorm of concatenated channels")
+    if each == 1 or reader.wide(f"{module_of(node)}.num_groups", 0):
+        return _norm_of_few(reader, node, value, each, (weight, bias), epsilon)
     rates = _norm_rates(reader, node, f"GroupNorm, {groups} groups", weight, bias)
     return Value(value.signal.layer_norm(epsilon=epsilon, over_positions=True, **rates), value.dims)
+
+
+@rule("instance_norm")
+def _instance_norm(reader: Reader, node: Node, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    value, weight, bias, _, _, of_inputs, _, epsilon = args[:8]
+    if not of_inputs:
+        raise reader.refusal(node, "an InstanceNorm with running statistics")
+    return _norm_of_few(reader, node, reader.as_value(node, value, 1), 1, (weight, bias), epsilon)
+
+
+def _norm_of_few(
+    reader: Reader, node: Node, value: Value, channels: int, affine: tuple[Any, Any], epsilon: float
+) -> Value:
+    """A norm of groups of channels that stay few, over their positions."""
+    taken_for = "InstanceNorm" if channels == 1 else f"GroupNorm, {channels} channels in each group"
+    rates = _norm_rates(reader, node, taken_for, *affine)
+    signal = attempted(reader, node, lambda: value.signal.group_norm(channels, epsilon=epsilon, **rates))
+    return Value(signal, value.dims)

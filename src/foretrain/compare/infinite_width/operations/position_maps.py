@@ -18,7 +18,6 @@ from foretrain.compare.infinite_width.reader import (
 )
 from foretrain.theory.layers import windows
 from foretrain.theory.layers.positions import Weights
-from foretrain.theory.layers.windowed import adaptive_max_windows
 
 Node = torch.fx.Node
 
@@ -89,7 +88,9 @@ def _max_pool(reader: Reader, node: Node, args: list[Any], kwargs: dict[str, Any
 def _adaptive_max_pool(reader: Reader, node: Node, args: list[Any], kwargs: dict[str, Any]) -> Any:
     axes = int(operation_name(node.target)[-2])
     value = as_images(reader, node, reader.as_value(node, args[0], 1), axes)
-    found = [adaptive_max_windows(n, out or n) for n, out in zip(value.signal.positions, each(args[1], axes))]
+    found = [
+        windows.adaptive_maxima(n, out or n) for n, out in zip(value.signal.positions, each(args[1], axes))
+    ]
     signal = attempted(reader, node, lambda: value.signal.maxima(found))
     return [Value(signal, image_axes(reader.batch, value.shape[1], signal.positions)), None]
 

@@ -124,15 +124,13 @@ def _convolution(reader: Reader, node: Node, args: list[Any], kwargs: dict[str, 
     pads = _paddings(given.get("padding", 0), kernel, dilation)
     groups, out, channels = given.get("groups", 1), weight.tensor.shape[0], weight.tensor.shape[1]
     narrow = groups > 1 and (channels == 1 or reader.wide(weight.name, 1) is False) and not first
-    if narrow and channels > 1:
-        raise reader.refusal(
-            node, f"groups of {channels} channels that do not grow with the width have no Gaussian limit"
-        )
     fan_in = channels * math.prod(kernel)
     law = _law(
         reader,
         node,
-        "depthwise convolution" if narrow else "convolution" + (f", {groups} groups" if groups > 1 else ""),
+        ("depthwise convolution" if channels == 1 else f"convolution, groups of {channels} channels")
+        if narrow
+        else "convolution" + (f", {groups} groups" if groups > 1 else ""),
         weight,
         given.get("bias"),
         fan_in=fan_in,
@@ -144,7 +142,9 @@ def _convolution(reader: Reader, node: Node, args: list[Any], kwargs: dict[str, 
         windows.convolution(n, k, stride=s, padding=p, dilation=d)
         for n, k, s, p, d in zip(value.signal.positions, kernel, stride, pads, dilation, strict=True)
     ]
-    signal = value.signal.mapped(taps, depthwise=narrow, name=module_of(node) or "convolution", **law)
+    signal = value.signal.mapped(
+        taps, group=(channels, out // groups) if narrow else None, name=module_of(node) or "convolution", **law
+    )
     return Value(signal, image_axes(reader.batch, out, signal.positions))
 
 
