@@ -178,7 +178,7 @@ class Windowed(Field):
         kernels = [_in_lines(inputs[0], tile, columns)]
         for one, given in zip(inputs[1:], prepared[1:], strict=True):
             parts = (None if part is None else selected(part, given, pairs) for part in one)
-            kernels.append(_in_lines(Kernel(*parts), tile, columns))  # type: ignore[arg-type]
+            kernels.append(_in_lines(Kernel(*parts), tile, columns))
         k = self.window.shape[1]
         x = tile.sampling.normals(self, 2 * k + 2 * len(self.inputs[1:]) + self.own_numbers).T
         if tile.own:
