@@ -64,6 +64,9 @@ def test_torch_losses_are_taken_as_they_are() -> None:
     classes = ft.predict(MLP, X, LABELS, TESTS, loss=nn.CrossEntropyLoss(reduction="sum"), **FLOW)
     named = ft.predict(MLP, X, LABELS, TESTS, loss="cross_entropy", **FLOW)
     np.testing.assert_allclose(classes.mean, named.mean, atol=1e-6)
+    known = classes.about(X, LABELS, TESTS, np.array([0, 1, 1]))
+    assert "half the sum of squares" not in repr(known)
+    assert "half the sum of squares" in repr(summed.about(X, Y, TESTS, Y[:3]))
 
 
 @pytest.mark.slow(after=1)

@@ -204,7 +204,7 @@ def torch_loss(loss: Callable[[Any, Any], Any]) -> Loss:
 
     if isinstance(loss, torch.nn.Module):  # in the precision of the outputs, if it holds weights of classes
         loss = copy.deepcopy(loss).to("cpu", torch.float64)
-    name = getattr(loss, "__name__", type(loss).__name__)
+    name = getattr(loss, "__name__", type(loss).__name__).replace("<lambda>", "a given loss")
 
     def one_value(outputs: Tensor, targets: Tensor) -> Tensor:
         """The loss of one network, or an error that says why it is none."""

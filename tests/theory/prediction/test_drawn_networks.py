@@ -133,6 +133,15 @@ def test_the_same_seed_draws_the_same_functions_for_every_loss_and_nearly_for_ev
     np.testing.assert_allclose(near.samples, first, atol=1e-5)
 
 
+def test_without_rates_networks_stay_as_they_were_drawn() -> None:
+    still = TANH.replace(lambda_b=0.0, lambda_W=0.0)
+    before, after = (
+        ft.predict(still, *DATA, loss=HUBER, algorithm="flow", time=time, draws=4).samples
+        for time in (0.0, 9.0)
+    )
+    np.testing.assert_array_equal(before, after)
+
+
 def test_a_mean_learns_more_slowly_than_a_sum_by_the_count() -> None:
     mean = (lambda z, y: np.mean((z - y) ** 2), lambda z, y: 2 * (z - y) / z.size)
     options: dict[str, Any] = {"algorithm": "flow", "draws": 5}

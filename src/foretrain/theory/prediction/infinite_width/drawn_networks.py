@@ -188,7 +188,8 @@ def _integral(
     # Sums along slow directions grow large, and outputs are Theta times them: only an absolute error of the sums, of
     # the size of outputs over a bound of lambda_max, keeps every output right.
     size = float(np.sqrt(np.mean(start**2))) or 1.0
-    absolute = tolerance * size / float(np.abs(Theta).sum(axis=1).max())
+    bound = float(np.abs(Theta).sum(axis=1).max()) or 1.0  # where it is zero nothing moves
+    absolute = tolerance * size / bound
     solver = DOP853(errors, 0.0, np.zeros(start.size), time, rtol=_DIGITS, atol=absolute)
     looked, steps = 0.0, 0
     with Progress("integrating", total=time) as bar:
