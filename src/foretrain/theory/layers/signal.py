@@ -11,13 +11,14 @@ Every method gives a new signal. What has no deterministic limit, or no rule, is
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sparse
 from numpy.typing import NDArray
 
 from foretrain.activations import activation as find_activation
@@ -32,6 +33,7 @@ from foretrain.theory.layers.expressions import (
     Sum,
     as_activation,
     combination,
+    evaluated,
     groups,
     leaves,
     linear_terms,
@@ -107,10 +109,11 @@ def table(
 
 @dataclass(frozen=True)
 class Block:
-    """Some of the channels: their share of all, and what they hold."""
+    """Some of the channels: their share of all, and what they hold; blocks of one ``mixture`` lie interleaved."""
 
     share: float
     law: Expression
+    mixture: Hashable = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,23 +201,30 @@ class Signal:
     ) -> Signal:
         """Fresh weights over channels and taps; ``depthwise``: each output channel reads one channel only."""
         gone = tuple(range(len(axes))) if removed == "all" else tuple(int(k) for k in removed)
+        law: dict[str, Any] = {
+            "C_W": C_W,
+            "C_b": C_b,
+            "lambda_W": C_W if lambda_W is None else lambda_W,
+            "lambda_b": C_b if lambda_b is None else lambda_b,
+            "name": name,
+        }
+        if depthwise and len(self.blocks) > 1:
+            alone = [replace(self, blocks=(replace(block, share=1.0),)) for block in self.blocks]
+            made = [one.mapped(axes, depthwise=True, **law) for one in alone]
+            blocks = [replace(a, law=b.blocks[0].law) for a, b in zip(self.blocks, made, strict=True)]
+            return Signal(tuple(blocks), made[0].positions)
         options: dict[str, Any] = {
             "inputs": (self._read(),),
             "axes": tuple(axes),
             "removed": gone,
             "positions": _after(self.positions, axes, gone),
-            "name": name,
-            "C_W": C_W,
-            "C_b": C_b,
-            "lambda_W": C_W if lambda_W is None else lambda_W,
-            "lambda_b": C_b if lambda_b is None else lambda_b,
             "shared": shared,
             "sources": _fresh(),
+            **law,
         }
         if not depthwise:
             return _signal(LinearMap(gaussian=True, **options))
-        law = _collapsed(self.blocks[0].law) if len(self.blocks) == 1 else None
-        return _signal(Depthwise(law=law, **options))
+        return _signal(Depthwise(law=_collapsed(self.blocks[0].law), **options))
 
     # Maps over positions
 
@@ -237,9 +247,17 @@ class Signal:
                 sources=field.sources,
             )
 
-        # A map that only picks positions may as well pick them before a nonlinearity, whose law then stays known.
-        picks = all(axis is None or axis.only_picks for axis in axes)
-        change = _in_each_field(one) if picks else lambda law: Leaf(one(_moments(law)))
+        # A map that only picks positions, or fills some with zeros that a nonlinearity keeps, may as well act before
+        # the nonlinearity, whose law then stays known.
+        matrices = [axis.matrix_of_positions for axis in axes if axis is not None]
+        counts = np.concatenate([[1], *(np.diff(matrix.indptr) for matrix in matrices)])
+        picks = counts.max() == 1 and all((matrix.data == 1).all() for matrix in matrices)
+
+        def change(law: Expression) -> Expression:
+            zero = dict.fromkeys(leaves(law), np.zeros(1))
+            inside = picks and (counts.min() == 1 or not np.any(evaluated(law, zero)[0]))
+            return _in_each_field(one)(law) if inside else Leaf(one(self._held(law)))
+
         return self._each(change, _after(self.positions, axes, gone))
 
     def average_pool(
@@ -392,7 +410,7 @@ class Signal:
             return self._each(lambda law: combination([(1.0, law)], float(other)))
         first, second = _aligned(self, other)
         blocks = [
-            replace(a, law=_collapsed(_independent(combination([(1.0, a.law), (1.0, b.law)]))))
+            replace(a, law=_one_map(a.law, b.law) or _superposed(a.law, b.law))
             for a, b in zip(first.blocks, second.blocks, strict=True)
         ]
         return Signal(tuple(blocks), first.positions)
@@ -402,7 +420,7 @@ class Signal:
             return self._each(lambda law: combination([(float(other), law)]))
         first, second = _aligned(self, other)
         blocks = [
-            replace(a, law=_independent(product([a.law, b.law])))
+            replace(a, law=_multiplied(a.law, b.law))
             for a, b in zip(first.blocks, second.blocks, strict=True)
         ]
         return Signal(tuple(blocks), first.positions)
@@ -463,7 +481,7 @@ class Signal:
             return self if weight == 1 else weight * self
 
         def one(law: Expression) -> Expression:
-            before = _moments(_collapsed(law))
+            before = self._held(_collapsed(law))
             field = _moments(_collapsed(combination([(weight, Leaf(before))]))) if weight else _zero(before)
             gaussian = field.gaussian
             coupled = gaussian and bool(gain) and bool(weight)
@@ -485,7 +503,7 @@ class Signal:
         return self._each(one)
 
     def _normalised(self, epsilon: float, centred: bool, over_positions: bool) -> Signal:
-        fields = [_moments(_collapsed(block.law)) for block in self.blocks]
+        fields = [self._held(_collapsed(block.law)) for block in self.blocks]
         gaussian = all(field.gaussian for field in fields)
 
         def one(field: Field) -> Field:
@@ -503,7 +521,7 @@ class Signal:
             )
 
         return replace(
-            self, blocks=tuple(Block(b.share, Leaf(one(f))) for b, f in zip(self.blocks, fields, strict=True))
+            self, blocks=tuple(replace(b, law=Leaf(one(f))) for b, f in zip(self.blocks, fields, strict=True))
         )
 
     # Channels
@@ -511,18 +529,38 @@ class Signal:
     def channels(self, start: float, stop: float) -> Signal:
         """The channels from ``start`` to ``stop``, as shares of all: one half of a layer that is split in two."""
         found, edge = [], 0.0
-        for block in self.blocks:
-            first, last = max(start, edge), min(stop, edge + block.share)
-            if last - first > 1e-12:
-                inside = ((first - edge) / block.share, (last - edge) / block.share)
+        for blocks in self._segments():
+            share = sum(block.share for block in blocks)
+            first, last = max(start, edge), min(stop, edge + share)
+            inside = (round((first - edge) / share, 12), round((last - edge) / share, 12))
+            for block in blocks if last - first > 1e-12 else ():
                 law = (
                     block.law
                     if inside == (0.0, 1.0)
                     else _substituted(_with_drawn_parts(block.law), lambda one, i=inside: _part(one, *i))
                 )
-                found.append(Block((last - first) / (stop - start), law))
-            edge += block.share
+                weight = (last - first) / share / (stop - start)
+                found.append(replace(block, share=weight * block.share, law=law))
+            edge += share
         return Signal(tuple(found), self.positions)
+
+    def _segments(self) -> list[list[Block]]:
+        """Blocks that lie one after another, those that lie interleaved together."""
+        numbered = itertools.groupby(enumerate(self.blocks), lambda one: one[1].mixture or (one[0],))
+        return [[block for _, block in some] for _, some in numbered]
+
+    def shuffled(self, groups: int) -> Signal:
+        """The first channels of so many groups, then the second ones, and so on."""
+        if len(self.blocks) == 1:
+            return self
+        parts = [self.channels(k / groups, (k + 1) / groups) for k in range(groups)]
+        if not parts or any(len(part._segments()) > 1 for part in parts):
+            raise NotSupportedError(
+                "channels of different layers change their order: this has no rule. Measure it with ft.ensemble."
+            )
+        mixture = (next(_numbers),)
+        blocks = [replace(b, share=b.share / groups, mixture=mixture) for part in parts for b in part.blocks]
+        return Signal(tuple(blocks), self.positions)
 
     def _each(self, change: Any, positions: tuple[int, ...] | None = None) -> Signal:
         """Every block changed in the same way."""
@@ -531,7 +569,7 @@ class Signal:
 
     def _read(self) -> Field:
         """The field whose moments a linear map reads."""
-        fields = tuple(_moments(block.law) for block in self.blocks)
+        fields = tuple(self._held(block.law) for block in self.blocks)
         if len(fields) == 1:
             return fields[0]
         return Mixed(
@@ -541,6 +579,12 @@ class Signal:
             name="concatenation",
             sources=frozenset().union(*(field.sources for field in fields)),
         )
+
+    def _held(self, law: Expression) -> Field:
+        """The field that holds the moments of an expression, which may be a number."""
+        if leaves(law):
+            return _moments(law)
+        return table(self.positions, values=np.full((*self.positions, 1), evaluated(law, {})[0])).field
 
     @property
     def field(self) -> Field:
@@ -567,7 +611,9 @@ def concatenated(parts: Sequence[Signal], shares: Sequence[float] | None = None)
     weights = np.ones(len(parts)) if shares is None else np.asarray(shares, dtype=np.float64)
     weights = weights / weights.sum()
     blocks = [
-        Block(float(w) * b.share, b.law) for w, part in zip(weights, parts, strict=True) for b in part.blocks
+        replace(b, share=float(w) * b.share, mixture=b.mixture and (number, b.mixture))
+        for number, (w, part) in enumerate(zip(weights, parts, strict=True))
+        for b in part.blocks
     ]
     return Signal(tuple(blocks), parts[0].positions)
 
@@ -778,13 +824,63 @@ def _independent(law: Expression) -> Expression:
         law = _substituted(law, change)
 
 
+def _multiplied(first: Expression, second: Expression) -> Expression:
+    """The product of two expressions; branches that start at zero are numbers."""
+    for one, other in ((first, second), (second, first)):
+        if not leaves(one):
+            return combination([(float(evaluated(one, {})[0]), other)])
+    return _independent(product([first, second]))
+
+
+def _superposed(first: Expression, second: Expression) -> Expression:
+    """The sum of two expressions."""
+    return _collapsed(_independent(combination([(1.0, first), (1.0, second)])))
+
+
+def _one_map(first: Expression, second: Expression) -> Expression | None:
+    """The sum of two maps of the same thing along one axis of positions as one map; None if they are none."""
+    if not (leaves(first) and leaves(second)):
+        return None
+    (weight, axes, gone, root), (other, axes_, gone_, root_) = _as_map(first), _as_map(second)
+    differ = [k for k, (a, b) in enumerate(zip(axes, axes_)) if a is not b]
+    if root != root_ or gone != gone_ or len(differ) != 1:
+        return None
+    (k,) = differ
+    signal = Signal((Block(1.0, root),), leaves(root)[0].positions)
+    whole = sparse.eye_array(signal.positions[k])
+    one, two = (whole if axis is None else axis.matrix_of_positions for axis in (axes[k], axes_[k]))
+    both = [*axes[:k], Weights.of(weight * one + other * two), *axes[k + 1 :]]
+    return signal.over_positions(both, gone, "a sum of positions").blocks[0].law
+
+
+def _as_map(law: Expression) -> tuple[float, tuple[Any, ...], tuple[int, ...], Expression]:
+    """An expression as a number times a map of positions (its axes, and those that go) of something."""
+    weight = 1.0
+    if isinstance(law, Sum) and len(law.terms) == 1 and not law.constant:
+        weight, law = law.terms[0]
+    like, gone = leaves(law)[0], tuple[int, ...]()
+    axes: tuple[Any, ...] = (None,) * len(like.positions)
+    if isinstance(like, PositionMap) and all(getattr(one, "axes", ()) == like.axes for one in leaves(law)):
+        picks = all(one is None or getattr(one, "only_picks", False) for one in like.axes)
+        if picks or isinstance(law, Leaf):
+            axes, gone, law = like.axes, like.removed, _substituted(law, lambda one: one.inputs[0])
+    if isinstance(law, Leaf) and type(law.field) is Elementwise:
+        law = law.field.expression
+    return weight, axes, gone, law
+
+
 def _aligned(first: Signal, second: Signal) -> tuple[Signal, Signal]:
     """Both at the same positions, and with the same blocks of channels."""
     positions = np.broadcast_shapes(first.positions, second.positions)
     first, second = first.broadcast(positions), second.broadcast(positions)
     edges = sorted({round(edge, 12) for one in (first, second) for edge in _edges(one)})
-    if len(edges) == 2:
+    same = [(b.share, b.mixture) for b in first.blocks] == [(b.share, b.mixture) for b in second.blocks]
+    if same:
         return first, second
+    if any(block.mixture for block in (*first.blocks, *second.blocks)):
+        raise NotSupportedError(
+            "interleaved channels meet others: this has no rule. Measure it with ft.ensemble."
+        )
     cut = []
     for one in (first, second):
         parts = [one.channels(a, b) for a, b in itertools.pairwise(edges)]
