@@ -115,11 +115,6 @@ class Recombined(Field):
             total = total + matrix
         return np.asarray(total)
 
-    @property
-    def for_any_library(self) -> bool:
-        """Its maps are those of numpy."""
-        return False
-
     def needs(self, wanted: Pairs) -> tuple[Pairs, ...]:
         """All pairs of what the first position reads with what the second reads; of norms only what points have."""
         root, norms = self.inputs[0], self.inputs[1:]

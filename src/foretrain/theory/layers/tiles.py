@@ -215,7 +215,9 @@ def _once(
     # Wide first: what is swept comes in runs of many columns. Then high: few tiles hold inputs beside themselves.
     width = max(1, min(columns.count, room // plan.largest, _WIDEST))
     height = max(1, min(rows.count, room // (plan.largest * width)))
-    if sampling is not None:  # joint laws of rows and columns are drawn together: as few inputs as pairs allow
+    if (
+        sampling is not None
+    ):  # joint laws of rows and columns are drawn together: as few inputs as pairs allow
         width = height = max(1, min(math.isqrt(room // plan.largest), max(rows.count, columns.count)))
     require_memory(
         8 * (2 * math.prod(shape) + 12 * plan.largest * width * height * thread_count()),
