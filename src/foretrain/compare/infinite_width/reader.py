@@ -347,8 +347,7 @@ _REASONS = {
     "a softmax, as of attention or at the end, has no rule here": "softmax _softmax log_softmax _log_softmax",
     "attention has no rule here": "scaled_dot_product_attention baddbmm",
     "a recurrent cell has no rule here": "rnn_tanh rnn_relu gru lstm rnn_tanh_cell rnn_relu_cell gru_cell lstm_cell",
-    "statistics of single channels (InstanceNorm) or of the batch stay random": "instance_norm "
-    "_native_batch_norm_legit _native_batch_norm_legit_functional",
+    "statistics of the batch stay random": "_native_batch_norm_legit _native_batch_norm_legit_functional",
     "lengths of vectors have no rule but in an RMSNorm": "linalg_vector_norm",
     "a part of the network is detached, so that it does not train as it computes": "detach",
 }
