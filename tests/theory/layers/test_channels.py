@@ -68,7 +68,7 @@ def numbers(of: Program, layout: Layout, rng: np.random.Generator) -> tuple[Any,
             values[node], changes[node] = rng.normal(size=(2, *shape))
         elif step.ranks:
             normals[node] = rng.normal(size=(shape[0], len(step.ranks), shape[2], DRAWS))
-        for k, one in enumerate(of.parameters(node)):
+        for k, one in enumerate(of.parameters[node]):
             each = (shape[0], len(one.basis) * one.copies, shape[2], DRAWS)
             changes[node, k] = rng.normal(
                 size=(shape[0], 1, 1, 1, shape[4], DRAWS) if one.own_position else each
@@ -99,7 +99,7 @@ def test_changes_of_weights_are_those_of_the_numbers_they_are_made_of() -> None:
     values, normals, _ = numbers(of, layout, np.random.default_rng(3))
     (node,) = normals
     assert of.steps[node] is not None
-    basis = of.parameters(node)[0].basis
+    basis = of.parameters[node][0].basis
     direction = np.random.default_rng(1).normal(size=normals[node].shape)
     moved = [
         evaluated(of, layout, values, {node: normals[node] + step * direction}, None)[0]

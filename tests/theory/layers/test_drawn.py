@@ -111,11 +111,9 @@ class Law:
         *weights: tuple[tuple[int, ...], float, float],
         positions: tuple[int, ...] = (6,),
         channels: int = 1,
-        gain: float = 0.0,
-        more: int = 0,
     ) -> None:
-        self.signal, self.law, self.weights, self.positions = signal, law, weights, positions
-        self.channels, self.gain, self.more = channels, gain, more
+        self.signal, self.law, self.weights = signal, law, weights
+        self.positions, self.channels = positions, channels
 
 
 def pooled(h: Tensor, kernel: int, *options: int) -> Tensor:
@@ -148,11 +146,7 @@ LAWS: dict[str, Law] = {
     ),
     "maximum, two axes": Law(
         lambda h: h.max_pool(2).activation("tanh"),
-        lambda u: (
-            TANH(functional.max_pool2d(u, 2)[0].flatten(1))
-            if u.ndim == 4
-            else TANH(functional.max_pool2d(u[0].reshape(-1, 4, 4), 2).flatten(1))
-        ),
+        lambda u: TANH(functional.max_pool2d(u[0].reshape(-1, 4, 4), 2).flatten(1)),
         positions=(4, 4),
     ),
     "gains": Law(
@@ -235,7 +229,7 @@ def by_torch(of: Law, K: Array, Theta: Array, draws: int) -> list[tuple[Array, A
     return [(one.mean(axis=0), one.std(axis=0) / np.sqrt(draws)) for one in each]
 
 
-@pytest.mark.slow(after=2)
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("name", LAWS)
 def test_draws_agree_with_plain_draws_and_derivatives_by_torch(name: str) -> None:
     of, x = LAWS[name], field(2, *LAWS[name].positions, 2)
@@ -289,6 +283,7 @@ def mobile(size: int = 6) -> Signal:
     return h.mean().linear(**HO)
 
 
+@pytest.mark.slow
 def test_kernels_are_symmetric_and_positive() -> None:
     x = field(3, 6, 2)
     for output in (pooled_signal(), network(), mobile()):
@@ -299,6 +294,7 @@ def test_kernels_are_symmetric_and_positive() -> None:
             assert np.linalg.eigvalsh(matrix).min() > -1e-9 * np.abs(matrix).max()
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("make", [network, mobile])
 def test_inputs_may_be_cut_into_tiles(make: Callable[[], Signal], monkeypatch: pytest.MonkeyPatch) -> None:
     x, output = field(4, 6, 2), make()
@@ -409,6 +405,7 @@ def test_roots_are_exact_for_singular_matrices_and_forgive_drawn_ones() -> None:
     np.testing.assert_allclose(forgiven @ forgiven.swapaxes(-1, -2), noisy, atol=0.1)
 
 
+@pytest.mark.slow
 def test_concatenated_channels_keep_their_laws() -> None:
     """A depthwise convolution of two kinds of channels: each goes on by itself."""
     h = data(5).linear(**H0)

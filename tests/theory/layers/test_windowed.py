@@ -12,7 +12,8 @@ from test_drawn import H0, H1, HO, as_matrix, assert_within_errors, by_draws, fi
 
 from foretrain.support.errors import NotSupportedError
 from foretrain.theory.layers import Signal, data
-from foretrain.theory.layers.windowed import Grouped, MaxOfPairs, MaxPooled
+from foretrain.theory.layers.drawn import Drawn
+from foretrain.theory.layers.windowed import Grouped, MaxOfPairs
 
 Array = NDArray[np.float64]
 
@@ -62,7 +63,7 @@ def test_which_maxima_have_a_closed_form() -> None:
         h.activation("relu").max_pool((1, 2)),
         h.trained(gain=0.5, own_position=True).max_pool((1, 2)),
     ):
-        assert isinstance(other.blocks[0].law.field, MaxPooled)  # type: ignore[union-attr]
+        assert isinstance(other.field, Drawn)
 
 
 def test_increasing_functions_may_stand_before_or_after_a_maximum() -> None:
@@ -105,6 +106,7 @@ def test_a_skip_around_a_depthwise_convolution_needs_no_draws_before_a_linear_la
     assert_within_errors(drawn.Theta - exact.Theta, drawn.errors[1])
 
 
+@pytest.mark.slow
 def test_the_reference_formula_of_a_depthwise_convolution() -> None:
     """Theta' = E{s' s' [lambda_b + lambda_W/k sum h h' + sum w w' f' f' Theta]}, by plain draws."""
     output = (
@@ -157,20 +159,21 @@ def test_the_norm_of_two_positions_is_a_sign() -> None:
     assert error[0].max() < 0.01
 
 
+@pytest.mark.slow
 def test_norms_of_many_channels_are_group_norm() -> None:
     """32 channels in each group: their statistics scatter little, and less than those of 2."""
     h, x = data(3).linear(**H0).activation("relu"), field(2, 3, 2)
     many = kernel(h.layer_norm(epsilon=1e-3, over_positions=True), x)
     apart = []
     for channels in (2, 32):
-        few = kernel(h.group_norm(channels, epsilon=1e-3), x, draws=2**9)
+        few = kernel(h.group_norm(channels, epsilon=1e-3), x, draws=2**10)
         apart.append(
             [
                 np.abs(one - two).max() / np.abs(two).max()
                 for one, two in ((few.S, many.S), (few.Theta, many.Theta))
             ]
         )
-    assert max(apart[1]) < 0.06
+    assert max(apart[1]) < 0.08
     assert max(apart[1]) < min(apart[0]) / 2
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache, singledispatch
+from functools import cached_property, lru_cache, singledispatch
 from math import prod
 from typing import Any, NamedTuple, TypeAlias
 
@@ -119,7 +119,7 @@ class Program:
     root: Node
     steps: dict[Node, Step | None]
 
-    @property
+    @cached_property
     def leaves(self) -> list[Node]:
         """The Gaussian fields."""
         return [node for node, step in self.steps.items() if step is None]
@@ -129,14 +129,17 @@ class Program:
         """Fields whose numbers at single points are used."""
         return tuple(dict.fromkeys(one for step in self.steps.values() if step for one in step.statistics))
 
-    def parameters(self, node: Node) -> tuple[Parameter, ...]:
-        """What trains in a step; of a Gaussian field its gains."""
-        step = self.steps[node]
-        if step is not None:
-            return step.parameters
-        return tuple(Parameter(gain.rate, own_position=gain.own_position) for gain in node.of.gains)
+    @cached_property
+    def parameters(self) -> dict[Node, tuple[Parameter, ...]]:
+        """What trains in each step; of a Gaussian field its gains."""
+        return {
+            node: tuple(Parameter(gain.rate, own_position=gain.own_position) for gain in node.of.gains)
+            if step is None
+            else step.parameters
+            for node, step in self.steps.items()
+        }
 
-    @property
+    @cached_property
     def channels(self) -> dict[Node, int]:
         """How many channels of each node are drawn together: whole groups."""
         need = dict.fromkeys(self.steps, 1)
@@ -240,7 +243,7 @@ def evaluated(
     def push(changes: dict[Any, Array]) -> Array:
         found: dict[Any, Any] = dict(changes)
         for node, step in of.steps.items():
-            own = [changes.get((node, k)) for k in range(len(of.parameters(node)))]
+            own = [changes.get((node, k)) for k in range(len(of.parameters[node]))]
             if step is not None:
                 some = given(node, step, found)
                 if any(one is not None for one in (*some, *own)):
@@ -286,7 +289,7 @@ class Layout:
             local[node] = tuple(places)
         return Layout(positions, local)
 
-    def part(self, blocks: slice) -> Layout:
+    def part(self, blocks: Indices) -> Layout:
         """Some of the blocks."""
         return Layout(
             {node: one[blocks] for node, one in self.positions.items()},
@@ -430,8 +433,9 @@ def cosines(sizes: Sequence[int]) -> Array:
 @step_of.register
 def _(of: Apply, node: Node) -> Step:
     def run(place: Place, values: list[Array]) -> tuple[Array, Push]:
-        rise = slope(of.activation, values[0])
-        value = np.asarray(of.activation.value(values[0]), dtype=np.float64)
+        (z,), function = values, of.activation
+        rise = slope(function, z)
+        value = rise * z if function.slopes else np.asarray(function.value(z), dtype=np.float64)
         return value, lambda changes, _: rise * changes[0]
 
     return Step((node_of(of.inner, node.part),), run)

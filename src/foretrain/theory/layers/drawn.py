@@ -18,8 +18,8 @@ A head that flattens asks for p = q only: then what each position reads is drawn
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
 from math import prod
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -44,9 +44,9 @@ from foretrain.theory.layers.fields import Field, Kernel, Sampling, Tile
 from foretrain.theory.layers.positions import Array, Indices, Pairs, selected, shape_of
 from foretrain.theory.layers.tiles import Plan, in_order
 
-EXACT_MODES = 2  # of Theta that are summed exactly
-_EVEN_COORDINATES = 128  # of the random numbers are Sobol points; more are plain random numbers
-_SHIFTS = 16  # of those points, for blocks of positions: so that their errors average out
+_SMOOTH_MODES = 2  # of Theta that are summed exactly
+_EVEN_COORDINATES = 64  # of the random numbers are Sobol points; more are plain random numbers
+_SHIFTS = 64  # of those points, for blocks of positions: so that their errors average out
 _NUMBERS_AT_ONCE = 2**19  # in an array: few enough for the cache
 _UNIT_CHANGES = 48  # entries of J of a block that are computed one by one
 _ROUNDING = 1e-10  # share of a variance that counts as nothing
@@ -86,7 +86,7 @@ class Drawn(Field):
 
     law: Expression
 
-    @property
+    @cached_property
     def program(self) -> Program:
         """Steps from the Gaussian fields."""
         return program(self.law)
@@ -127,16 +127,13 @@ class Drawn(Field):
         places, bases = dict[Node, Indices](), dict[Node, Array]()
         for node in self.program.leaves:
             pairs, at = given[self.inputs.index(node.of)], blocks.layout.positions[node]
-            flat, along = (
-                np.zeros((*at.shape, at.shape[1]), dtype=np.intp),
-                np.zeros((*at.shape, 0), dtype=np.intp),
-            )
-            if pairs:
-                along = np.stack(np.unravel_index(np.maximum(at, 0), node.of.positions), axis=-1)
-                spots = [
-                    axis.places(along[:, :, None, k], along[:, None, :, k]) for k, axis in enumerate(pairs)
-                ]
-                flat = np.asarray(np.ravel_multi_index(spots, shape_of(pairs), mode="clip"))
+            along = np.zeros((*at.shape, len(pairs)), dtype=np.intp)
+            flat = np.zeros((*at.shape, at.shape[1]), dtype=np.intp)
+            for k, (axis, one) in enumerate(zip(pairs, _along(at, node.of.positions))):
+                along[..., k] = one
+                flat = flat * len(axis) + np.minimum(
+                    axis.places(one[:, :, None], one[:, None]), len(axis) - 1
+                )
             places[node] = np.where((at[:, :, None] < 0) | (at[:, None] < 0), -1, flat)
             bases[node] = _smooth_functions(along)
         return Prepared(blocks, places, bases)
@@ -151,13 +148,12 @@ class Drawn(Field):
 
         # 1. Means over draws, some blocks of positions at a time.
         outputs, (block, row, column), _ = prepared.blocks
-        kernels = dict(zip(self.inputs, inputs, strict=True))
+        kernels, some = dict(zip(self.inputs, inputs, strict=True)), _blocks_at_once(tile, prepared.blocks)
         parts = [
-            _means(self, tile, kernels, prepared, slice(start, start + some))
-            for some in [_blocks_at_once(tile, prepared.blocks)]
+            _means(self, tile, kernels, prepared, np.arange(start, min(start + some, len(outputs))))
             for start in range(0, len(outputs), some)
         ]
-        S, Theta, mean = (np.concatenate(one, axis=1) for one in zip(*parts))
+        S, Theta, mean = (np.concatenate(one, axis=1) for one in zip(*parts, strict=True))
 
         # 2. Second moments of points are those of their tiles of own pairs, so that no correlation exceeds 1.
         here = np.einsum("gbapap->gbap", S)
@@ -202,8 +198,9 @@ class Drawn(Field):
                 column_size=size,
             )
             _known[_unions[tile]] = {}
-        kernel = _plan(self, pairs).run(_unions[tile])[self]
-        return Kernel(*(np.copy(part[..., : tile.size, tile.size :]) for part in kernel))  # type: ignore[index]
+        plan = _kept(tile, (self, pairs), lambda: Plan.backwards(in_order(self), {self: pairs}))
+        kernel = plan.run(_unions[tile])[self]
+        return Kernel(*(np.copy(part[..., : tile.size, tile.size :]) for part in kernel))
 
     def mean(self, tile: Tile) -> Array:
         """E[f] at single points."""
@@ -211,15 +208,16 @@ class Drawn(Field):
 
 
 def _means(
-    field: Drawn, tile: Tile, kernels: dict[Field, Kernel], prepared: Prepared, inside: slice
+    of: Drawn, tile: Tile, kernels: dict[Field, Kernel], prepared: Prepared, inside: Indices
 ) -> tuple[Array, Array, Array]:
     """Means over draws on some blocks of positions.
 
     S and Theta (apart, blocks, inputs, n, inputs, n) and the mean of h (apart, blocks, inputs, n).
     """
     assert tile.sampling is not None
-    steps, numbers = field.program, _numbers(tile.sampling, field)
-    layout, blocks = prepared.blocks.layout.part(inside), np.arange(len(prepared.blocks.outputs))[inside]
+    sampling, steps = tile.sampling, of.program
+    numbers = _kept(tile, of, lambda: _numbers(sampling, of))
+    layout, blocks = prepared.blocks.layout.part(inside), len(inside)
     apart, inputs = (tile.size, 1) if tile.own else (1, tile.size)
     channels, alone, n = steps.channels, layout.places_alone(steps), layout.positions[steps.root].shape[1]
 
@@ -242,12 +240,12 @@ def _means(
         elif Theta is not None:
             tangents[node] = _root(_matrices(Theta, places, tile), basis)
 
-    S, Theta = np.zeros((2, apart, len(blocks), inputs * n, inputs * n))
-    mean = np.zeros((apart, len(blocks), inputs * n))
+    S, Theta = np.zeros((2, apart, blocks, inputs * n, inputs * n))
+    mean = np.zeros((apart, blocks, inputs * n))
     widest = max(one.shape[1] for one in layout.positions.values())
-    for draws in numbers.slices(apart * len(blocks) * inputs * widest):
+    for draws in numbers.slices(apart * blocks * inputs * widest):
         # 2. Values of the Gaussian fields, u = K^(1/2) x, and of the law.
-        x = numbers.normals(ranks, channels, blocks, draws)
+        x = numbers.normals(ranks, channels, inside, draws)
         u = {node: by_inputs(root @ x[node].swapaxes(1, 2)[:, None]) for node, root in roots.items()}
         h, push = evaluated(steps, layout, u, x, points)
 
@@ -262,12 +260,12 @@ def _means(
         # 3. Theta: changes of which it is the sum of squares; smooth modes one by one, all others at once.
         others, rest, changes = numbers.others(draws), dict[Any, Array](), list[dict[Any, Array]]()
         for node in steps.steps:
-            for k, one in enumerate(steps.parameters(node)):
+            for k, one in enumerate(steps.parameters[node]):
                 smooth, rough = one.changes(channels[node], layout.positions[node].shape[1], others)
                 changes += [{(node, k): smooth}] if smooth is not None else []
                 rest |= {(node, k): rough} if rough is not None else {}
         for node, root in tangents.items():
-            few = min(EXACT_MODES, root.shape[-1])
+            few = min(_SMOOTH_MODES, root.shape[-1])
             for mode in range(few):
                 signs = others.signs(channels[node])[:, None, None, None, None]
                 changes.append({node: signs * by_inputs(root[None, ..., mode, None])})
@@ -281,7 +279,7 @@ def _means(
         # 4. And exactly, where the entries of J are known.
         for node, of_node in exact.items():
             Theta += _exactly(of_node, alone[node], u[node], lambda change: rows(push({node: change})))  # noqa: B023
-    shape = (apart, len(blocks), inputs, n)
+    shape = (apart, blocks, inputs, n)
     S, Theta = (one.reshape(*shape, inputs, n) / numbers.draws for one in (S, Theta))
     return S, Theta, mean.reshape(shape) / numbers.draws
 
@@ -332,6 +330,9 @@ class Numbers:
     even: Array  # (draws, coordinates) in (0, 1), spread evenly
     shifts: Array
     seed: np.random.SeedSequence
+    shifted: dict[int, Array] = field(
+        default_factory=dict
+    )  # normal numbers (coordinates, draws) of each shift
 
     @property
     def draws(self) -> int:
@@ -349,11 +350,14 @@ class Numbers:
         """Normal numbers (channels, numbers, blocks, draws); the lower their rank, the more evenly spread."""
         each = np.concatenate([np.tile(one, channels[node]) for node, one in ranks.items()])
         order, few = np.argsort(each, kind="stable"), min(len(each), self.even.shape[1])
-        shifted = (self.even[draws, :few].T + self.shifts[blocks % _SHIFTS, :few, None]) % 1.0
         plain = generator(self.seed).standard_normal((len(each) - few, self.draws))[:, draws]
-        x = np.empty((len(blocks), len(each), shifted.shape[-1]))
-        x[:, order[:few]] = ndtri(np.clip(shifted, 1e-16, 1 - 1e-16))
+        x = np.empty((len(blocks), len(each), plain.shape[-1]))
         x[:, order[few:]] = plain
+        for part, shift in zip(x, blocks % len(self.shifts)):
+            if shift not in self.shifted:
+                points = (self.even + self.shifts[shift]).T % 1.0
+                self.shifted[shift] = ndtri(np.clip(points, 1e-16, 1 - 1e-16))
+            part[order[:few]] = self.shifted[shift][:few, draws]
         ends = np.cumsum([channels[node] * len(one) for node, one in ranks.items()])
         parts = zip(ranks, np.split(x, ends[:-1], axis=1), strict=True)
         return {
@@ -383,12 +387,11 @@ class Others:
         return np.ones((1, 1)) if count == 1 else self.source.choice((-1.0, 1.0), (count, self.draws))
 
 
-@lru_cache(maxsize=16)
-def _numbers(sampling: Sampling, field: Field) -> Numbers:
+def _numbers(sampling: Sampling, of: Field) -> Numbers:
     """The random numbers of a field in a repetition."""
     from scipy.stats import qmc  # slow to import, and seldom needed
 
-    (source,) = spawn_some(sampling.seed, [sampling.numbers[field]])
+    (source,) = spawn_some(sampling.seed, [sampling.numbers[of]])
     even, shifts, plain = spawn(source, 3)
     points = qmc.Sobol(_EVEN_COORDINATES, scramble=True, rng=generator(even))
     return Numbers(
@@ -398,14 +401,32 @@ def _numbers(sampling: Sampling, field: Field) -> Numbers:
     )
 
 
+# What tiles of one run share
+
+_runs: WeakKeyDictionary[Sampling, dict[Any, Any]] = WeakKeyDictionary()
+_unions: WeakKeyDictionary[Tile, Tile] = WeakKeyDictionary()  # of the rows and columns of a tile
+_known: WeakKeyDictionary[Tile, dict[Field, tuple[Pairs, tuple[Array, Array]]]] = (
+    WeakKeyDictionary()
+)  # on those
+
+
+def _kept(tile: Tile, name: Any, compute: Callable[[], Any]) -> Any:
+    """What is computed once for all tiles of a repetition."""
+    assert tile.sampling is not None
+    run = _runs.setdefault(tile.sampling, {})
+    if name not in run:
+        run[name] = compute()
+    return run[name]
+
+
 # Positions and matrices
 
 
 @lru_cache(maxsize=32)
-def _blocks(field: Drawn, wanted: Pairs) -> Blocks:
+def _blocks(of: Drawn, wanted: Pairs) -> Blocks:
     """All positions as one block, or one block for each p and its partners q, whichever has smaller covariances."""
-    steps, count = field.program, prod(field.positions)
-    p, q = flat_positions(wanted, field.positions)
+    steps, count = of.program, prod(of.positions)
+    p, q = flat_positions(wanted, of.positions)
 
     def cost(blocks: Blocks) -> int:
         return sum(one.size * one.shape[1] for one in blocks.layout.positions.values())
@@ -425,22 +446,15 @@ def _blocks(field: Drawn, wanted: Pairs) -> Blocks:
     return min(apart, best, key=cost)
 
 
-@lru_cache(maxsize=8)
-def _plan(field: Field, wanted: Pairs) -> Plan:
-    """What leads to a field."""
-    return Plan.backwards(in_order(field), {field: wanted})
-
-
-_unions: WeakKeyDictionary[Tile, Tile] = WeakKeyDictionary()  # of the rows and columns of a tile
-_known: WeakKeyDictionary[Tile, dict[Field, tuple[Pairs, tuple[Array, Array]]]] = (
-    WeakKeyDictionary()
-)  # on those
-
-
 def _blocks_at_once(tile: Tile, blocks: Blocks) -> int:
     """So many that arrays of 512 draws stay small."""
     widest = max(one.shape[1] for one in blocks.layout.positions.values())
     return int(max(1, _NUMBERS_AT_ONCE // (512 * tile.size * widest)))
+
+
+def _along(at: Indices, positions: tuple[int, ...]) -> tuple[Indices, ...]:
+    """Flat positions, -1 for none, as positions along each axis."""
+    return np.unravel_index(np.maximum(at, 0), positions) if positions else ()
 
 
 def _smooth_functions(coordinates: Indices) -> Array:
@@ -497,7 +511,7 @@ def _root(covariance: Array, basis: Array) -> Array:
         values, vectors = np.linalg.eigh(turned)
         turned = (vectors * np.maximum(values, 0.0)[..., None, :]) @ vectors.swapaxes(-1, -2)
         lower = np.linalg.cholesky(turned + 10 * more)
-    half = np.empty_like(turned)
-    for where in np.ndindex(*half.shape[:2]):
+    half = np.linalg.solve(lower, turned) if size.shape[-1] < 128 else np.empty_like(turned)
+    for where in np.ndindex(*half.shape[:2] if size.shape[-1] >= 128 else (0,)):
         half[where] = solve_triangular(lower[where], turned[where], lower=True, check_finite=False)
     return np.asarray(size[..., None] * (basis @ half.swapaxes(-1, -2)))

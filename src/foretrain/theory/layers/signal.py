@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from foretrain.activations import Activation
 from foretrain.activations import activation as find_activation
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.theory.layers import windows
@@ -59,7 +60,7 @@ from foretrain.theory.layers.linear_maps import (
 from foretrain.theory.layers.normalisation import Mixed, Normalised, Trained
 from foretrain.theory.layers.positions import Array, AxisMap, Indices, Weights
 from foretrain.theory.layers.tiles import in_order, kernel_of
-from foretrain.theory.layers.windowed import Grouped, NormOfFew, max_pooled
+from foretrain.theory.layers.windowed import Grouped, NormOfFew, is_increasing, max_pooled
 
 _numbers = itertools.count()
 Sizes = int | Sequence[int]
@@ -304,7 +305,12 @@ class Signal:
             return self.over_positions(axes, name=name)
 
         def one(law: Expression) -> Expression:
-            pooled = Leaf(max_pooled(collapsed(law), found, self.positions, name))
+            inner, functions = collapsed(law), list[Activation]()
+            while isinstance(inner, Apply) and is_increasing(inner.activation):  # may as well follow
+                functions, inner = [inner.activation, *functions], inner.inner
+            pooled: Leaf | Apply = Leaf(max_pooled(inner, found, self.positions, name))
+            for function in functions:
+                pooled = Apply(function, pooled)
             return _drawable(pooled, f"{name} reads")
 
         return self._each(one, tuple(one.shape[1] for one in found))

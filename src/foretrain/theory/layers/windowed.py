@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from foretrain.activations import activation
+from foretrain.activations import Activation, activation
 from foretrain.support.errors import NotSupportedError
 from foretrain.theory.layers.channels import (
     Node,
@@ -66,12 +66,14 @@ def _(of: MaxPooled, node: Node) -> Step:
             np.copyto(chosen, where[:, None, :, None], where=larger)
             np.maximum(best, one, out=best)
         nowhere = chosen < 0  # a block may have fewer positions than the longest one
-        np.maximum(chosen, 0, out=chosen)
         best[nowhere] = 0.0
+        lines = np.arange(chosen[..., 0, 0].size).reshape(*chosen.shape[:-2], 1, 1)
+        chosen += values[0].shape[-2] * lines  # of all positions of all blocks
 
         def push(changes: list[Any], _: list[Any]) -> Any:
-            change = np.broadcast_to(changes[0], (*best.shape[:-2], changes[0].shape[-2], best.shape[-1]))
-            found = np.take_along_axis(change, chosen, axis=-2)
+            draws = changes[0].shape[-1]
+            where = chosen if draws == 1 else chosen * draws + np.arange(draws)
+            found = changes[0].reshape(-1).take(where)
             found[nowhere] = 0.0
             return found
 
@@ -107,6 +109,11 @@ def max_pooled(
     )
     closed = Sum(((1.0, Leaf(mean)), (0.5, Apply(activation("abs"), Leaf(difference)))))
     return MaxOfPairs(inputs=(mean, difference), expression=closed, law=pooled, **shared)
+
+
+def is_increasing(function: Activation) -> bool:
+    """Whether a function never falls on [-20, 20], so that it may as well be applied to a maximum."""
+    return bool((np.diff(function.value(np.linspace(-20.0, 20.0, 8001))) >= -1e-12).all())
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
