@@ -83,11 +83,42 @@ CASES = (
         {TORCH_FUNC: 2.0, STRUCTURED: 2.0, JACOBIANS: 2.0},  # NNGeometry's kernel is wrong here
     ),
 )
+BUSY = (CASES[0].name, CASES[3].name, CASES[5].name)  # also measured on a machine that is not idle
 
 
 def jobs() -> list[Job]:
     """All rows."""
-    return [job(case) for case in CASES]
+    return [
+        *(job(case) for case in CASES),
+        *(_beside_a_neighbour(case) for case in CASES if case.name in BUSY),
+    ]
+
+
+def _beside_a_neighbour(case: Case) -> Job:
+    """The same call while another process needs a core: it must not take longer than on one thread."""
+    model, inputs = _drawn(case)
+
+    def ours() -> Arrays:
+        return {"ntk": np.asarray(ft.ntk(model, inputs, outputs=case.outputs))}
+
+    def on_one_thread() -> Arrays:
+        before = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            return ours()
+        finally:
+            torch.set_num_threads(before)
+
+    return Job(
+        name=f"ntk {case.name}, N = {case.shape[0]}, beside a busy process",
+        how="as many threads as cores are free / one thread",
+        ours=ours,
+        sizes={"inputs": case.shape[0], "parameters": _count(model)},
+        precision="float32",
+        neighbour=True,
+        peer={"one thread": on_one_thread},
+        aim=1 / 1.3,
+    )
 
 
 def job(case: Case) -> Job:

@@ -9,6 +9,7 @@ from collections import Counter
 
 import pytest
 
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(name, "1")
 

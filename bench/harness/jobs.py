@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bench.harness.link import Links, PeerError
+from bench.harness.neighbour import busy_neighbour
 from bench.harness.rates import Rates, Work
 from bench.peer_side.memory import peak_increase
 from bench.peer_side.timing import burst
@@ -59,7 +60,7 @@ class Job:
     run outside the clock. `work` None: no arithmetic limit is known. `scalings` are timed after the row itself,
     for the exponents of its cost. `sizes` by what they count, `precision` of ours (that of `work` if it is not said)
     and `peer_precision` where it is another one are labels of the record. A `long` job takes more than half a minute,
-    and a quick run leaves it out.
+    and a quick run leaves it out. With a `neighbour`, another process keeps a core busy while all sides take turns.
     """
 
     name: str
@@ -69,6 +70,7 @@ class Job:
     precision: str = ""
     peer_precision: str = ""
     long: bool = False
+    neighbour: bool = False
     work: Work | None = None
     peer: Peer | Mapping[str, Peer] | None = None
     aim: float | Mapping[str, float] | None = None
@@ -189,6 +191,8 @@ def run(job: Job, links: Links, rates: Rates, rounds: int, budget: float) -> Row
     """Time all sides, and ask them for their errors; trouble on a side stays with that side."""
     row = Row(job)
     with ExitStack() as held:
+        if job.neighbour:
+            held.enter_context(busy_neighbour())
         ours = _opened(row.ours, lambda: LocalSide(job.ours), job.error, held)
         if ours is None:
             return row

@@ -6,6 +6,7 @@ Everything here is imported on first use, so that ``import foretrain`` stays fas
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from foretrain._version import __version__
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from foretrain.activations import Activation, activation
     from foretrain.compare import CompareRoom as _CompareRoom
     from foretrain.compare import compare as _compare
+    from foretrain.compare.estimators import NTKClassifier, NTKKernel, NTKRegressor
     from foretrain.compare.infinite_width import infinite_width
     from foretrain.compare.plateau import plateau
     from foretrain.compare.prediction import predict
@@ -50,6 +52,9 @@ _SOURCES = {
     "Activation": "foretrain.activations",
     "ForetrainError": "foretrain.support.errors",
     "MLP": "foretrain.theory.architecture",
+    "NTKClassifier": "foretrain.compare.estimators",
+    "NTKKernel": "foretrain.compare.estimators",
+    "NTKRegressor": "foretrain.compare.estimators",
     "activation": "foretrain.activations",
     "advise": "foretrain.theory.advice",
     "criticality": "foretrain.theory.criticality",
@@ -118,6 +123,10 @@ __all__ = [
     "theory",
     "training",
 ]
+
+# A star import must not fail for want of an extra.
+if find_spec("sklearn"):
+    __all__ += ["NTKClassifier", "NTKKernel", "NTKRegressor"]
 
 
 def __getattr__(name: str) -> Any:

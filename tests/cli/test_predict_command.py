@@ -75,6 +75,13 @@ def test_the_example_needs_nothing(tmp_path: Path, capsys: pytest.CaptureFixture
     assert {"mean", "covariance", "x", "x_test", "y", "y_test"} <= set(saved)
 
 
+def test_steps_with_momentum(regression: str, capsys: pytest.CaptureFixture[str]) -> None:
+    found = ask(capsys, *RELU, "--data", regression, "--time", "30", "--eta", "0.2", "--momentum", "0.8")
+    relu = ft.MLP("relu", 4, 100, n_out=2, C_W=2.0, lambda_b=0.125, lambda_W=0.2)
+    expected = ft.predict(relu, X[:3], Y, X[3:], time=30, eta=0.2, momentum=0.8)
+    np.testing.assert_allclose(found["mean"], expected.mean, atol=1e-10)
+
+
 def test_steps_flow_and_skip_connections(capsys: pytest.CaptureFixture[str]) -> None:
     early = ask(capsys, "erf", "--algorithm", "flow", "--time", "0.5", "--gamma", "0.4", "--depth", "4")
     assert "flow time 0.5" in early["statement"]
@@ -166,7 +173,7 @@ def test_without_test_inputs_some_samples_are_held_out(
         ),
         (
             ("tanh", "--learner", "bayes", "--time", "3"),
-            "leave --algorithm, --eta and --time out, or use --learner gradient_descent.",
+            "leave --algorithm, --eta, --time and --momentum out, or use --learner gradient_descent.",
         ),
         (("tanh", "--loss", "cross_entropy"), "example has no classes"),
         (("tanh", "--one-hot"), "example has no classes"),
@@ -180,8 +187,12 @@ def test_without_test_inputs_some_samples_are_held_out(
         ),
         (("tanh", "--regime", "finite", "--algorithm", "newton"), "use --algorithm two_step"),
         (
+            ("tanh", "--algorithm", "flow", "--momentum", "0.9"),
+            "--momentum is for --algorithm gradient_descent",
+        ),
+        (
             ("tanh", "--tolerance", "1e-8"),
-            "leave --tolerance out, or use --learner gradient_descent with --regime finite.",
+            "--tolerance is of integrals, of training at finite width",
         ),
         (("tanh", "--regime", "finite", "--tolerance", "2"), "--tolerance is 2.0: give a number"),
         (("tanh", "--data", "CLASSES", "--loss", "squared-error"), "add --one-hot"),

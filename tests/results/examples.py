@@ -195,6 +195,9 @@ EXAMPLES: dict[str, Callable[[], Any]] = {
     "susceptibility": lambda: ft.susceptibility("tanh", K=0.5, C_W=1.0),
     "network": lambda: mlp(),
     "prediction": lambda: ft.predict(mlp(), X[:2], Y[:2], X[2:]),
+    "prediction on any loss": lambda: ft.predict(
+        mlp(), X[:2], Y[:2], X[2:], loss=torch.nn.HuberLoss(), algorithm="flow", time=1.0, draws=20
+    ),
     "prediction of finite width": lambda: ft.predict(mlp(), X[:2], Y[:2], X[2:], regime="finite"),
     "posterior": lambda: ft.predict(mlp(), X[:2], Y[:2], X[2:], learner="bayes", noise=0.1),
     "posterior of finite width": lambda: ft.predict(mlp(), X[:2], Y[:2], X[2:], "finite", "bayes", noise=0.1),

@@ -84,6 +84,7 @@ def _dispatch(arguments: list[str]) -> int:
         lines = [f"  {known:<{width}}{summary}" for known, summary in _COMMANDS.items()]
         print(_OVERVIEW.format(version=__version__, commands="\n".join(lines)), end="")
         return 0
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # torch reads it when it is loaded: support/threads
     from foretrain.cli import frame
     from foretrain.support.errors import InputError, unknown_name
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import numpy as np
 import typer
@@ -149,6 +149,7 @@ def predict(
     algorithm: Annotated[str, "gradient_descent, flow, two_step or newton."] = "gradient_descent",
     eta: Annotated[float | None, "Overall learning rate [default: the best; of the flow 1]."] = None,
     time: Annotated[float | None, "Steps, or flow time [default: the end of training]."] = None,
+    momentum: Annotated[float, "Of steps, as torch.optim.SGD has it."] = 0.0,
     noise: Annotated[float, "Variance of the noise on targets, for bayes."] = 0.0,
     loss: Annotated[
         str | None, "squared_error or cross_entropy [default: cross_entropy for whole-number labels]."
@@ -192,12 +193,13 @@ def predict(
         task.x,
         task.y,
         task.x_test,
-        cast("Any", regime),
-        cast("Any", learner),
-        cast("Any", algorithm),
-        eta,
-        time,
-        loss=cast("Any", task.loss),
+        regime=regime,
+        learner=learner,
+        algorithm=algorithm,
+        eta=eta,
+        time=time,
+        momentum=momentum,
+        loss=task.loss,
         label_smoothing=smoothing,
         noise=noise,
         spread="covariance" if len(task.x_test) <= _MANY else "variance",

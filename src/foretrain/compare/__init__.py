@@ -7,6 +7,7 @@ trained=True)`` trained ones, because this package can be called like its functi
 ``ensembles``   many random networks at once
 ``infinite_width``    NNGP and NTK of any torch module whose hidden channels become infinitely many
 ``prediction``        predictions of trained networks, of an MLP or of any module by its kernels
+``estimators``        the same as estimators of scikit-learn, and kernels for its Gaussian processes
 ``reinitialised``     the same measured: a module drawn again and again, at several widths
 ``ensemble_statistics``  what such an ensemble has in common, and its limit
 ``initial``     networks at initialisation: kernel, vertex, NTK and its differentials, beside the flow

@@ -30,6 +30,7 @@ from foretrain.support.errors import InputError, NotSupportedError, unknown_name
 from foretrain.support.memory import require_memory
 from foretrain.support.progress import Progress
 from foretrain.support.seeds import Seed, integer, kept_random_states, seed_text, spawn
+from foretrain.support.threads import on_free_cores
 
 Quantity = Literal["outputs", "nngp", "ntk"]
 QUANTITIES: tuple[Quantity, ...] = ("outputs", "nngp", "ntk")
@@ -40,6 +41,7 @@ Statistics = dict[str, FloatArray]
 _ARRAYS_AT_WORK, _ARRAYS_KEPT = 9, 6  # of the size of a kernel, for each quantity; the second for every width
 
 
+@on_free_cores()
 def ensemble(
     make: nn.Module | Callable[..., nn.Module],
     x: Any,

@@ -30,6 +30,7 @@ from foretrain.doctor.intake import first_line, without_choice
 from foretrain.doctor.step_task import StepTask
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.seeds import Seed, torch_generator
+from foretrain.support.threads import on_free_cores
 
 _CALIBRATION = 1024  # samples that set the statistics of batch normalisation
 _COURSE = "foretrain_course"  # an attribute of optimizers that are built here
@@ -515,7 +516,8 @@ def suited_threads(setup: Setup) -> Iterator[None]:
     """One thread for torch and numpy inside, unless a layer is large enough to be shared; afterwards as before."""
     samples = min(setup.batch_size or _STEP_SAMPLES, len(setup.task.x))
     if samples * work_of(setup).largest >= _WORTH:
-        yield
+        with on_free_cores():
+            yield
         return
     from threadpoolctl import threadpool_limits
 

@@ -33,6 +33,7 @@ from foretrain.support.answers import Answer, Figure, Result, Table, labelled, l
 from foretrain.support.errors import InputError, NotSupportedError, unknown_name
 from foretrain.support.memory import available_bytes
 from foretrain.support.progress import Progress
+from foretrain.support.threads import on_free_cores
 from foretrain.support.user_warnings import warn_user
 
 Array = NDArray[np.float64]
@@ -122,6 +123,7 @@ class ModePrediction(Result):
         return figure
 
 
+@on_free_cores()
 def predict_modes(
     model: nn.Module,
     x: Any,

@@ -29,6 +29,7 @@ from foretrain.gaussian.covariance import difference_of_products
 from foretrain.gaussian.factors import Factor
 from foretrain.gaussian.orthant import piecewise_polynomial_moment
 from foretrain.gaussian.wick import gaussian_moment
+from foretrain.support.arrays import beside, namespace, on_host
 
 Array = NDArray[np.float64]
 Pieces = tuple[Sequence[float], Sequence[float]]
@@ -37,7 +38,7 @@ Targets = Mapping[int, Tile]
 TileRule = Callable[[Tile, Tile, Tile, Targets], None]
 
 _local = threading.local()
-_NEARLY_PARALLEL = {"float64": 1e-2, "float32": 1e-4}
+_NEARLY_PARALLEL = {8: 1e-2, 4: 1e-4}  # by the bytes of a number
 _PARALLEL = 8e-15  # 1 - rho^2 below this is what rounding leaves of two equal inputs: one direction
 
 
@@ -248,137 +249,155 @@ def own_values(activation: Activation, order: int, variance: Tile) -> Tile:
 
 def workspace(slot: int | str, shape: tuple[int, ...], dtype: Any = np.float64) -> Tile:
     """Memory of a shape, kept for each thread: fresh pages would cost more than the arithmetic."""
-    kept, size = _local.__dict__, math.prod(shape)
-    key = f"{np.dtype(dtype).name} {slot}"
+    kept, size = _local.__dict__.setdefault("kept", {}), math.prod(shape)
+    key = slot, np.dtype(dtype)
     if key not in kept or kept[key].size < size:
         kept[key] = np.empty(size, dtype=dtype)
     return np.asarray(kept[key][:size].reshape(shape))
 
 
-def _workspace(slot: int, like: Tile) -> Tile:
-    return workspace(slot, like.shape, like.dtype)
+def _workspace(slot: int, like: Any) -> Any:
+    library = namespace(like)
+    return workspace(slot, like.shape, like.dtype) if library is np else library.empty_like(like)
 
 
-def _arcsine(a: Tile, b: Tile, c: Tile, out: Tile) -> tuple[Any, Array]:
-    """arcsin of the correlation plus pi/2, and for nearly parallel pairs their positions and sqrt(ab - c^2).
+class _Angle(NamedTuple):
+    """What rectifiers and steps are made of; the arrays are scratch that the caller may overwrite."""
 
-    Those pairs go through the exact determinant, in float64 also for float32: it keeps the digits of a small angle.
+    size: Any  # sqrt(ab)
+    rho: Any  # the correlation c / size, 0 where a variance is zero
+    near: Any  # where pairs are nearly parallel: indices, or None for nowhere
+    height: Any  # sqrt(ab - c^2) there, to its last digit
+
+
+def _arcsine(a: Tile, b: Tile, c: Tile, out: Tile) -> _Angle:
+    """Fills ``out`` with pi/2 plus the arcsine of the correlation.
+
+    Nearly parallel pairs go through the exact determinant, in float64 also for float32: it keeps the digits of a
+    small angle.
     """
-    # The correlation, zero where a variance is zero, in [-1, 1], and its largest size.
-    with np.errstate(divide="ignore"):
-        inverse = [np.where(v > 0, 1 / np.sqrt(v), 0).astype(c.dtype, copy=False) for v in (a, b)]
-    rho = np.multiply(c, inverse[0], out=_workspace(0, c))
-    rho *= inverse[1]
+    library = namespace(c)
+    size = library.multiply(a**0.5, b**0.5, out=_workspace(0, c))
+    divisor = size if bool((a > 0).all()) and bool((b > 0).all()) else library.where(size > 0, size, 1.0)
+    rho = library.divide(c, divisor, out=_workspace(1, c))
     largest = max(float(rho.max()), -float(rho.min()))
     if largest > 1:
-        np.clip(rho, -1, 1, out=rho)
-    limit = 1 - _NEARLY_PARALLEL[c.dtype.name]
-    near: Any = (slice(0),)
-    height: Array = np.zeros(())
-    np.arcsin(rho, out=out)
-    if largest > limit:
-        near = np.nonzero(np.abs(rho, out=rho) > limit)
-        covariance = c[near].astype(np.float64)
-        of_row, of_column = (np.broadcast_to(v, c.shape)[near] for v in (a, b))
+        library.clip(rho, -1, 1, out=rho)
+    library.arcsin(rho, out=out)
+    near, height = None, None
+    if largest > (limit := 1 - _NEARLY_PARALLEL[c.dtype.itemsize]):
+        flat = library.where(abs(rho).reshape(-1) > limit)[
+            0
+        ]  # few as a rule: their numbers are less than a mask
+        near = library.unravel_index(flat, rho.shape)
+        covariance = on_host(c[near]).astype(np.float64)
+        of_row, of_column = (on_host(library.broadcast_to(v, c.shape)[near]) for v in (a, b))
         determinant = difference_of_products(of_row, of_column, covariance, covariance)
-        height = np.sqrt(np.where(determinant > _PARALLEL * of_row * of_column, determinant, 0.0))
-        out[near] = np.arctan2(covariance, height)
+        exact = np.sqrt(np.where(determinant > _PARALLEL * of_row * of_column, determinant, 0.0))
+        height = beside(exact, c)
+        out[near] = beside(np.arctan2(covariance, exact), c)
     out += math.pi / 2
-    return near, height
+    return _Angle(size, rho, near, height)
 
 
 def _scale_invariant_tile(minus: float, plus: float, a: Tile, b: Tile, c: Tile, out: Targets) -> None:
     """(5.159), (5.161): sigma = plus z for z > 0 and minus z for z < 0."""
-    jump, both = (plus - minus) ** 2, plus * minus
-    angle = out[1] if 1 in out else _workspace(1, c)
-    near, height = _arcsine(a, b, c, out=angle)
+    library, jump, both = namespace(c), (plus - minus) ** 2, plus * minus
+    angle = out[1] if 1 in out else _workspace(2, c)
+    size, rho, near, height = _arcsine(a, b, c, out=angle)
     if 0 in out:
-        square = np.multiply(c, c, out=_workspace(0, c))
-        root = np.multiply(a, b, out=out[0])
-        root -= square
-        with np.errstate(invalid="ignore"):  # below zero only by rounding, where the inputs are parallel
-            np.sqrt(root, out=root)
-        root[near] = height
-        root += np.multiply(angle, c, out=square)
+        # sqrt(ab - c^2) + c angle, with the root as sqrt(ab) sqrt(1 - rho^2) where that keeps its digits.
+        root = library.multiply(rho, rho, out=out[0])
+        library.subtract(library.asarray(1.0), root, out=root)
+        library.sqrt(root, out=root)
+        root *= size
+        if near is not None:
+            root[near] = height
+        root += library.multiply(angle, c, out=rho)
         _affine(root, jump / (2 * math.pi), both * c if both else 0.0)
     if 1 in out:
         _affine(angle, jump / (2 * math.pi), both)
 
 
-def _affine(tile: Tile, slope: float, offset: Any) -> None:
+def _affine(tile: Any, slope: float, offset: Any) -> None:
     """tile = slope tile + offset, in place, skipping what does nothing."""
     if slope != 1:
         tile *= slope
-    if np.any(offset):
+    if not isinstance(offset, float) or offset:
         tile += offset
 
 
 def _step_tile(low: float, high: float, a: Tile, b: Tile, c: Tile, out: Targets) -> None:
     """A step from ``low`` to ``high``: <theta theta> = 1/4 + arcsin(rho) / 2 pi."""
     _arcsine(a, b, c, out=out[0])
-    _affine(out[0], (high - low) ** 2 / (2 * math.pi), low * high)
+    _affine(out[0], (high - low) ** 2 / (2 * math.pi), float(low * high))
 
 
 def _sine_tile(shift: int, a: Tile, b: Tile, c: Tile, out: Targets) -> None:
     """exp(-(a+b)/2) times cosh c for cosines, sinh c for sines, without overflow."""
-    size = np.abs(c, out=_workspace(0, c))
-    decay = np.subtract(size, a / 2, out=_workspace(1, c))
+    library = namespace(c)
+    size = library.abs(c, out=_workspace(0, c))
+    decay = library.subtract(size, a / 2, out=_workspace(1, c))
     decay -= b / 2
-    np.exp(decay, out=decay)
+    library.exp(decay, out=decay)
     decay *= 0.5
     size *= -2
-    np.expm1(size, out=size)
+    library.expm1(size, out=size)
     for order, target in out.items():
         if (order + shift) % 2:
-            np.add(size, 2, out=target)
+            library.add(size, 2, out=target)
             target *= decay
         else:
-            np.multiply(size, decay, out=target)
-            np.copysign(target, c, out=target)
+            library.multiply(size, decay, out=target)
+            library.copysign(target, c, out=target)
 
 
-def _determinant(a: Tile, b: Tile, c: Tile) -> tuple[Tile, Tile]:
+def _determinant(a: Tile, b: Tile, c: Tile) -> tuple[Any, Any]:
     """ab - c^2 and c^2: formed first, since adding to them later loses nothing for nearly parallel inputs."""
-    square = np.multiply(c, c, out=_workspace(0, c))
-    determinant = np.multiply(a, b, out=_workspace(1, c))
+    library = namespace(c)
+    square = library.multiply(c, c, out=_workspace(0, c))
+    determinant = library.multiply(a, b, out=_workspace(1, c))
     determinant -= square
     return determinant, square
 
 
 def _erf_tile(a: Tile, b: Tile, c: Tile, out: Targets) -> None:
     """(2/pi) arcsin(2c / sqrt((1+2a)(1+2b))) and (4/pi) / sqrt((1+2a)(1+2b) - 4c^2)."""
+    library = namespace(c)
     if 1 in out:
         determinant, _ = _determinant(a, b, c)
-        slope = np.multiply(determinant, 4, out=out[1])
+        slope = library.multiply(determinant, 4, out=out[1])
         slope += 1 + 2 * a
         slope += 2 * b
-        np.sqrt(slope, out=slope)
-        np.divide(4 / math.pi, slope, out=slope)
+        library.sqrt(slope, out=slope)
+        library.reciprocal(slope, out=slope)
+        slope *= 4 / math.pi
     if 0 in out:
-        sine = np.multiply(c, 1 / np.sqrt(0.5 + a), out=out[0])
-        sine *= 1 / np.sqrt(0.5 + b)
-        np.arcsin(sine, out=sine)
+        sine = library.multiply(c, (0.5 + a) ** -0.5, out=out[0])
+        sine *= (0.5 + b) ** -0.5
+        library.arcsin(sine, out=sine)
         sine *= 2 / math.pi
 
 
 def _gelu_tile(a: Tile, b: Tile, c: Tile, out: Targets) -> None:
     """The exact (erf) GELU: with D = (1+a)(1+b) - c^2 and q = 1/(1+a) + 1/(1+b), see the reference's closed forms."""
-    s, t = 1 / (1 + a), 1 / (1 + b)
+    library, s, t = namespace(c), 1 / (1 + a), 1 / (1 + b)
     determinant, square = _determinant(a, b, c)
-    widened = np.add(determinant, 1 + a, out=_workspace(2, c))
+    widened = library.add(determinant, 1 + a, out=_workspace(2, c))
     widened += b  # D
-    q = np.add(s, t, out=_workspace(3, c))
-    numerator = np.multiply(square, q, out=square)
+    q = library.add(s, t, out=_workspace(3, c))
+    numerator = library.multiply(square, q, out=square)
     numerator += determinant
-    root = np.sqrt(widened, out=determinant)
-    np.divide(1 / (2 * math.pi), root, out=root)
-    angle = np.multiply(c, np.sqrt(s), out=_workspace(4, c))
-    angle *= np.sqrt(t)
-    np.arcsin(angle, out=angle)
+    root = library.sqrt(widened, out=determinant)
+    library.reciprocal(root, out=root)
+    root *= 1 / (2 * math.pi)
+    angle = library.multiply(c, s**0.5, out=_workspace(4, c))
+    angle *= t**0.5
+    library.arcsin(angle, out=angle)
     angle *= 1 / (2 * math.pi)
     angle += 0.25
     if 1 in out:
-        slope = np.divide(numerator, widened, out=out[1])
+        slope = library.divide(numerator, widened, out=out[1])
         q *= 2
         slope += q
         slope -= 1
@@ -388,4 +407,4 @@ def _gelu_tile(a: Tile, b: Tile, c: Tile, out: Targets) -> None:
     if 0 in out:
         numerator *= root
         angle *= c
-        np.add(numerator, angle, out=out[0])
+        library.add(numerator, angle, out=out[0])

@@ -12,6 +12,7 @@ from foretrain.operators.spaces import Space, Vector, VectorSpace
 from foretrain.operators.vectors import adopt
 from foretrain.support.answers import Result
 from foretrain.support.errors import InputError, NotSupportedError
+from foretrain.support.threads import on_free_cores
 
 
 class Kind(TypedDict):
@@ -154,7 +155,8 @@ class LinearMap(Result):
             return flat.new_empty(0, target.size)
         products = []
         for part in torch.split(flat.detach(), self.most_together or self.best_block):
-            product: Any = function(part)
+            with on_free_cores():
+                product: Any = function(part)
             shape = part.shape[0], target.size
             found = (tuple(product.shape), product.dtype) if isinstance(product, Tensor) else type(product)
             if found != (shape, self.dtype):

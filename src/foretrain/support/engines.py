@@ -28,7 +28,7 @@ from urllib.parse import urlsplit
 
 from foretrain.support.arguments import whole_number
 from foretrain.support.errors import EngineError, InputError, NotSupportedError
-from foretrain.support.processes import end_with, safe_path
+from foretrain.support.processes import begin_worker, safe_path
 from foretrain.support.progress import track
 
 T = TypeVar("T")
@@ -141,7 +141,7 @@ def _local_session(backend: str, workers: int | None, count: int, return_as: str
     inner: dict[str, Any] = {}
     if backend == "loky":
         # A worker that was started, but given no task before its parent was killed, would wait for minutes.
-        inner = {"initializer": end_with, "initargs": (os.getpid(),)}
+        inner = {"initializer": begin_worker, "initargs": (os.getpid(),)}
         inner["inner_max_num_threads"] = max(1, cores // used)
     # The configuration is left before results are awaited, so that it does not reach the caller's own joblib.
     with joblib.parallel_config(backend=backend, **inner):

@@ -22,7 +22,7 @@ from multiprocessing.connection import Connection, wait
 from types import ModuleType
 from typing import Any, TypeVar, cast
 
-from foretrain.support.threads import core_count
+from foretrain.support.threads import WAIT_POLICY, core_count
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -56,6 +56,12 @@ def _watch(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(_WATCH_SECONDS)
     os._exit(1)
+
+
+def begin_worker(parent: int) -> None:
+    """What a worker process does first: it ends with its parent, and its threads of torch sleep while they wait."""
+    os.environ.setdefault(WAIT_POLICY, "passive")
+    end_with(parent)
 
 
 @contextmanager
@@ -175,7 +181,8 @@ def _serve(connection: Connection, parent: int) -> None:
 @contextmanager
 def _share_of_the_cores(workers: int) -> Iterator[None]:
     """Processes that start now take as many threads as they have cores; what the user has set stays."""
-    added = {name: str(max(1, core_count() // workers)) for name in _THREADS if name not in os.environ}
+    wanted = dict.fromkeys(_THREADS, str(max(1, core_count() // workers))) | {WAIT_POLICY: "passive"}
+    added = {name: value for name, value in wanted.items() if name not in os.environ}
     os.environ.update(added)
     try:
         yield

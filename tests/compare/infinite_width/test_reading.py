@@ -267,7 +267,7 @@ class Counting(nn.Module):
         return self.inner(x) if x.sum() > 0 else -self.inner(x)  # type: ignore[no-any-return]
 
 
-def shared(net: Any, x: Tensor) -> Any:
+def recurrent(net: Any, x: Tensor) -> Any:
     return net.out(torch.relu(net.mid(torch.relu(net.mid(net.first(x))))))
 
 
@@ -287,24 +287,24 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], Tensor, str]] = {
             nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Flatten(), nn.Linear(288, 1)
         ).double(),
         images(),
-        "1 is a BatchNorm2d in train mode.*call model.eval",
+        "1 .BatchNorm2d. normalises with the statistics of the batch.*call model.eval",
     ),
     "dropout": (
         lambda: nn.Sequential(nn.Linear(4, 8), nn.Dropout(), nn.Linear(8, 1)).double(),
         rows(),
-        "1 is a Dropout in train mode.*call model.eval",
+        "1 .Dropout. drops values at random.*call model.eval",
     ),
     "control flow": (lambda: Counting().double(), rows(), "decides what to compute from the values"),
-    "wrong shape": (lambda: mlp(nn.ReLU(), inputs=5), rows(), "cannot be called on these inputs"),
-    "shared weights": (
-        lambda: Custom(shared, first=nn.Linear(4, 8), mid=nn.Linear(8, 8), out=nn.Linear(8, 1)),
+    "wrong shape": (lambda: mlp(nn.ReLU(), inputs=5), rows(), "cannot be called on x of shape"),
+    "recurrence": (
+        lambda: Custom(recurrent, first=nn.Linear(4, 8), mid=nn.Linear(8, 8), out=nn.Linear(8, 1)),
         rows(),
-        "mid: mid.weight is used twice",
+        "mid: mid.weight is applied again to what comes from its first use, a recurrence",
     ),
     "detached": (
         lambda: Custom(detached, first=nn.Linear(4, 8), out=nn.Linear(8, 1)),
         rows(),
-        "the operation detach has no rule",
+        "a part of the network is detached",
     ),
     "no gradients": (
         lambda: Custom(without_gradients, first=nn.Linear(4, 8), out=nn.Linear(8, 1)),
@@ -314,13 +314,13 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], Tensor, str]] = {
     "token mixing": (
         lambda: Mixer(8).double().eval(),
         images(2, 16),
-        "tokens.0: a linear map mixes positions",
+        "tokens.0: a linear map mixes positions .*random at every width",
     ),
     "no layer": (lambda: Custom(lambda net, x: 2 * x), rows(), "does not depend on any layer"),
     "softmax": (
         lambda: Custom(lambda net, x: torch.softmax(net.a(x), -1), a=nn.Linear(4, 8)),
         rows(),
-        "the operation softmax has no rule: measure it with ft.ensemble",
+        "a softmax, as of attention or at the end, has no rule here: measure it with ft.ensemble",
     ),
     "ends with an activation": (
         lambda: nn.Sequential(nn.Linear(4, 8), nn.Tanh()).double(),
@@ -330,7 +330,7 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], Tensor, str]] = {
     "two outputs": (
         lambda: Custom(lambda net, x: (net.a(x), net.a(x)), a=nn.Linear(4, 8)),
         rows(),
-        "returns 2 tensors",
+        "returns a tuple with 0, 1: say with output=",
     ),
     "trained statistics": (
         lambda: (

@@ -18,7 +18,7 @@ from foretrain.compare.trained.statistics import (
     pseudo_values,
 )
 from foretrain.support.errors import InputError
-from foretrain.theory.prediction.infinite_width import GradientDescent, gradient_descent_prediction
+from foretrain.theory.prediction.infinite_width import GradientDescent
 
 X = 1.3 * np.array([(1, 0.2, -0.5), (-0.4, 1.1, 0.3), (0.1, -0.6, 1.2), (0.8, 0.7, 0.1), (-0.9, 0.3, 0.8)])
 Y = np.array([(1, -0.5), (-0.7, 0.8), (0.4, 1.2)])
@@ -45,7 +45,7 @@ def found() -> TrainedComparison:
 
 
 def test_the_theory_is_the_prediction(found: TrainedComparison) -> None:
-    expected = gradient_descent_prediction(MLP, *DATA)
+    expected = GradientDescent.of(MLP, *DATA).end()
     covariance = expected.covariance.values
     np.testing.assert_allclose(found.theory[:4], expected.mean.values.ravel(), rtol=1e-12)
     np.testing.assert_allclose(

@@ -55,8 +55,8 @@ def test_names_and_values() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"algorithm": Descent(), "eta": 0.1}, "leave eta and time out"),
-        ({"algorithm": GradientFlow(), "time": 1.0}, "leave eta and time out"),
+        ({"algorithm": Descent(), "eta": 0.1}, "leave eta, time and momentum out"),
+        ({"algorithm": GradientFlow(), "time": 1.0}, "leave eta, time and momentum out"),
         ({"algorithm": Newton(), "regime": "finite"}, "infinite width only"),
         ({"algorithm": Descent(), "learner": "bayes"}, "has no algorithm"),
         ({"learner": GradientFlow(0.1)}, "unknown learner"),

@@ -23,7 +23,6 @@ from foretrain.theory.prediction.infinite_width import (
     Update,
     end_states,
     generalized_squared_error,
-    gradient_descent_prediction,
     newton_step,
     newton_update,
     output_kernels,
@@ -74,7 +73,7 @@ def test_kernels_of_the_reference() -> None:
     ],
 )
 def test_predictions_of_the_reference(mlp: ft.MLP, mean: list[float], covariance: list[float]) -> None:
-    found = gradient_descent_prediction(mlp, X[:3], Y, X[3:])
+    found = ft.predict(mlp, X[:3], Y, X[3:])
     assert found.mean.values == pytest.approx(np.array(mean), abs=2e-9)
     assert found.covariance.values == pytest.approx(np.array(covariance), abs=2e-10)
     assert found.jitter == 0.0
@@ -142,20 +141,20 @@ def test_times_begin_with_the_prior_and_end_at_the_end(training: GradientDescent
 
 
 def test_training_inputs_are_learned_exactly() -> None:
-    found = gradient_descent_prediction(TANH, X[:3], Y, X[:3])
+    found = ft.predict(TANH, X[:3], Y, X[:3])
     assert found.mean.values == pytest.approx(Y, abs=1e-12)
     assert np.abs(found.covariance.values).max() < 1e-12
 
 
 def test_training_the_last_layer_alone_is_bayesian_inference() -> None:
     last = TANH.replace(lambda_b=[0, 0, 0.05], lambda_W=[0, 0, 1.0])
-    found = gradient_descent_prediction(last, X[:3], Y, X[3:])
+    found = ft.predict(last, X[:3], Y, X[3:])
     kernels = output_kernels(last, X[:3], X[3:])
     assert kernels.Theta_train == pytest.approx(kernels.K_train, rel=1e-13)
     expected = [[0.469927978, 0.081900575], [-0.680474001, 1.293872681]]
     assert found.mean.values == pytest.approx(np.array(expected), abs=2e-9)
     posterior = bayes_prediction(TANH, X[:3], Y, X[3:])
-    equivalent = gradient_descent_prediction(bayes_equivalent_rates(TANH), X[:3], Y, X[3:])
+    equivalent = ft.predict(bayes_equivalent_rates(TANH), X[:3], Y, X[3:])
     assert equivalent.mean.values == pytest.approx(posterior.mean.values, abs=1e-12)
     assert equivalent.covariance.values == pytest.approx(np.asarray(posterior.covariance), abs=1e-12)
     conditioned = kernels.K_test - kernels.K_cross @ np.linalg.solve(kernels.K_train, kernels.K_cross.T)
@@ -196,7 +195,7 @@ def test_rates_say_where_steps_converge(training: GradientDescent) -> None:
     assert slowest[1] < min(slowest[0], slowest[2])
     for time in (None, 3):
         with pytest.raises(InputError, match=r"2 / lambda_max = 1\.54.* 1\.08"):
-            gradient_descent_prediction(TANH, X[:3], Y, X[3:], Descent(1.55, time))
+            ft.predict(TANH, X[:3], Y, X[3:], algorithm=Descent(1.55, time))
 
 
 def test_one_network_ends_where_newton_and_iteration_put_it(training: GradientDescent) -> None:
@@ -262,16 +261,16 @@ def test_jitter_is_reported_and_harmless() -> None:
     doubled, targets = X[[0, 1, 1]], np.array([1.0, 0.2, 0.6])
     mlp = TANH.replace(n_out=1)
     with pytest.warns(AccuracyWarning, match=r"singular .*[\d.e-]+ was added"):
-        found = gradient_descent_prediction(mlp, doubled, targets, X[3:])
-    apart = gradient_descent_prediction(mlp, X[:2], [1.0, 0.4], X[3:])
+        found = ft.predict(mlp, doubled, targets, X[3:])
+    apart = ft.predict(mlp, X[:2], [1.0, 0.4], X[3:])
     assert found.jitter > 0
     assert found.mean.values == pytest.approx(apart.mean.values, abs=1e-6)
     assert found.covariance.values == pytest.approx(apart.covariance.values, abs=1e-6)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        late = gradient_descent_prediction(mlp, doubled, targets, X[3:], GradientFlow(300.0))
+        late = ft.predict(mlp, doubled, targets, X[3:], algorithm=GradientFlow(300.0))
     assert late.mean.values == pytest.approx(apart.mean.values, abs=1e-9)
-    stepped = gradient_descent_prediction(mlp, doubled, targets, X[3:], Descent(steps=400))
+    stepped = ft.predict(mlp, doubled, targets, X[3:], algorithm=Descent(steps=400))
     assert stepped.mean.values == pytest.approx(apart.mean.values, abs=1e-9)
 
 
@@ -280,7 +279,7 @@ def test_linear_network_interpolates_linearly() -> None:
     rng = np.random.default_rng(5)
     inputs, targets = rng.normal(size=(6, 2)), rng.normal(size=6)
     mlp = ft.MLP("linear", depth=3, width=50, C_W=1.0)
-    found = gradient_descent_prediction(mlp, inputs, targets, X[:2, :2], GradientFlow(1e6))
+    found = ft.predict(mlp, inputs, targets, X[:2, :2], algorithm=GradientFlow(1e6))
     features = np.column_stack([np.ones(6), inputs])
     weights = np.linalg.lstsq(features, targets, rcond=None)[0]
     assert found.mean.values.ravel() == pytest.approx(weights[0] + X[:2, :2] @ weights[1:], rel=1e-6)
@@ -300,29 +299,27 @@ def test_labels_and_repr(training: GradientDescent) -> None:
 
 def test_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError, match="did you mean 'newton'"):
-        gradient_descent_prediction(TANH, X[:3], Y, X[3:], algorithm="newtons")  # type: ignore[arg-type]
+        ft.predict(TANH, X[:3], Y, X[3:], algorithm="newtons")  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"steps is 1\.5"):
-        gradient_descent_prediction(TANH, X[:3], Y, X[3:], Descent(steps=1.5))  # type: ignore[arg-type]
+        ft.predict(TANH, X[:3], Y, X[3:], algorithm=Descent(steps=1.5))  # type: ignore[arg-type]
     with pytest.raises(InputError, match="not negative"):
-        gradient_descent_prediction(TANH, X[:3], Y, X[3:], GradientFlow(-1.0))
+        ft.predict(TANH, X[:3], Y, X[3:], algorithm=GradientFlow(-1.0))
     with pytest.raises(InputError, match="eta is 0"):
-        gradient_descent_prediction(TANH, X[:3], Y, X[3:], Descent(0, 3))
+        ft.predict(TANH, X[:3], Y, X[3:], algorithm=Descent(0, 3))
     with pytest.raises(InputError, match="one number"):
-        gradient_descent_prediction(TANH, X[:3], Y, X[3:], GradientFlow([1.0, 2.0]))  # type: ignore[arg-type]
+        ft.predict(TANH, X[:3], Y, X[3:], algorithm=GradientFlow([1.0, 2.0]))  # type: ignore[arg-type]
     with pytest.raises(InputError, match="ends at once"):
         named_algorithm("newton", time=3)
-    with pytest.raises(InputError, match="eta and time"):
+    with pytest.raises(InputError, match="eta, time and momentum"):
         named_algorithm(GradientFlow(2.0), eta=0.1)
     with pytest.raises(InputError, match="Y_train has shape"):
-        gradient_descent_prediction(TANH, X[:3], Y[:2], X[3:])
+        ft.predict(TANH, X[:3], Y[:2], X[3:])
     with pytest.raises(InputError, match="n_in is 3"):
-        gradient_descent_prediction(TANH, X[:3], Y, X[3:, :2])
+        ft.predict(TANH, X[:3], Y, X[3:, :2])
     with pytest.raises(InputError, match="nothing is learned"):
-        gradient_descent_prediction(TANH.replace(lambda_b=0.0, lambda_W=0.0), X[:3], Y, X[3:])
+        ft.predict(TANH.replace(lambda_b=0.0, lambda_W=0.0), X[:3], Y, X[3:])
     with pytest.raises(InputError, match="nothing is learned"):
-        gradient_descent_prediction(
-            TANH.replace(lambda_b=0.0, lambda_W=0.0), X[:3], Y, X[3:], Descent(steps=2)
-        )
+        ft.predict(TANH.replace(lambda_b=0.0, lambda_W=0.0), X[:3], Y, X[3:], algorithm=Descent(steps=2))
     with pytest.raises(NotSupportedError, match="jumps"):
         output_kernels(ft.MLP("perceptron", depth=3, width=10), X)
     with pytest.raises(InputError, match="two square matrices"):

@@ -19,7 +19,6 @@ from foretrain.theory.prediction.infinite_width import (
     constant_rate_robustness_as_printed,
     expanded_mean_as_printed,
     expanded_prediction,
-    gradient_descent_prediction,
     linear_robustness,
     nearby_training,
     on_the_line,
@@ -42,7 +41,7 @@ def bent(z: Any) -> Any:
 def test_one_training_input_is_the_general_prediction() -> None:
     x, y = MIDDLE + GAP / 2, MIDDLE - GAP
     found = one_training_input(SMOOTH, x, y)
-    general = gradient_descent_prediction(SMOOTH, [x], [1.7], [y])
+    general = GradientDescent.of(SMOOTH, [x], [1.7], [y]).end()
     assert found.mean(1.7) == pytest.approx(general.mean.values.item(), rel=1e-12)
     assert found.variance == pytest.approx(general.covariance.values.item(), rel=1e-12)
     assert found.bias(1.7, 0.4) == pytest.approx(general.mean.values.item() - 0.4)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,11 +20,9 @@ from foretrain.theory.prediction.infinite_width import (
     GradientDescent,
     Loss,
     OutputKernels,
-    cross_entropy_prediction,
     expected_cross_entropy,
     expected_loss,
     generalization_error,
-    gradient_descent_prediction,
     hidden_update,
     network_end,
     output_kernels,
@@ -30,17 +30,20 @@ from foretrain.theory.prediction.infinite_width import (
     smooth_labels,
     target_logits,
 )
-from foretrain.theory.prediction.infinite_width.cross_entropy import (
-    initial_outputs,
-    integrate_errors,
-    sum_errors,
-)
+from foretrain.theory.prediction.infinite_width.drawn_networks import error_sums, initial_outputs
 from foretrain.theory.prediction.infinite_width.hidden_updates import sampled_moments
 from foretrain.theory.prediction.predicted_outputs import prediction
 
 Y_TEST = np.array([(0.3, 0.1), (-0.2, 1.0)])
 P = np.array([[0.7, 0.2, 0.1], [0.1, 0.8, 0.1], [0.3, 0.3, 0.4]])
 THREE = TANH.replace(n_out=3)
+
+
+cross_entropy_prediction: Any = partial(ft.predict, loss="cross_entropy")
+
+
+def classes(z: np.ndarray) -> np.ndarray:
+    return CROSS_ENTROPY.slope(z, P)
 
 
 @pytest.fixture(scope="module")
@@ -90,8 +93,10 @@ def test_slopes_and_curvatures_are_derivatives(loss: Loss) -> None:
     z, y, step = rng.normal(size=(2, 3)), P[:2], 1e-6
     for i in range(3):
         move = step * np.eye(3)[i]
-        slope = (loss.value(z + move, y) - loss.value(z - move, y)) / (2 * step)
-        assert loss.slope(z, y)[:, i] == pytest.approx(slope, abs=1e-8)
+        for a in range(2):
+            one = move * (np.arange(2) == a)[:, None]
+            slope = (loss.value(z + one, y) - loss.value(z - one, y)) / (2 * step)
+            assert loss.slope(z, y)[a, i] == pytest.approx(float(slope), abs=1e-8)
         curvature = (loss.slope(z + move, y) - loss.slope(z - move, y)) / (2 * step)
         assert loss.curvature(z, y)[:, i] == pytest.approx(curvature, abs=1e-8)
 
@@ -108,10 +113,11 @@ def test_each_network_flows_to_its_own_end(kernels: OutputKernels) -> None:
     """Raw logits land on the shift that training conserves; long flow and long descent agree with the closed form."""
     start, test = initial_outputs(kernels, 3, draws=4, seed=3)
     ends = np.stack([network_end(kernels, P, z, z_test) for z, z_test in zip(start, test, strict=True)])
-    sums = integrate_errors(kernels, P, start, 400.0)
+    sums = error_sums(kernels.Theta_train, classes, start, GradientFlow(400.0), 1e-8)
     flowed = test - np.einsum("ba,dai->dbi", kernels.Theta_cross, sums)
     assert flowed == pytest.approx(ends, abs=1e-6)
-    descended = test - np.einsum("ba,dai->dbi", kernels.Theta_cross, sum_errors(kernels, P, start, 1.5, 600))
+    stepped = error_sums(kernels.Theta_train, classes, start, Descent(1.5, 600))
+    descended = test - np.einsum("ba,dai->dbi", kernels.Theta_cross, stepped)
     assert descended == pytest.approx(ends, abs=1e-7)
     on_training = start - np.einsum("ab,dbi->dai", kernels.Theta_train, sums)
     assert on_training.mean(axis=2) == pytest.approx(start.mean(axis=2), abs=1e-9)
@@ -120,13 +126,12 @@ def test_each_network_flows_to_its_own_end(kernels: OutputKernels) -> None:
 
 def test_small_steps_tend_to_the_flow(kernels: OutputKernels) -> None:
     start, _ = initial_outputs(kernels, 3, draws=3, seed=4)
-    errors = [
-        np.abs(sum_errors(kernels, P, start, 0.8 / n, n) - integrate_errors(kernels, P, start, 0.8)).max()
-        for n in (100, 200)
-    ]
+    ways = GradientFlow(0.8), Descent(0.8 / 100, 100), Descent(0.8 / 200, 200)
+    flowed, *stepped = (error_sums(kernels.Theta_train, classes, start, way) for way in ways)
+    errors = [np.abs(sums - flowed).max() for sums in stepped]
     assert errors[1] < 1e-3
     assert errors[0] / errors[1] == pytest.approx(2, rel=0.05)
-    assert np.abs(integrate_errors(kernels, P, start, 0.0)).max() == 0
+    assert np.abs(error_sums(kernels.Theta_train, classes, start, GradientFlow(0.0))).max() == 0
 
 
 def test_ensemble_at_the_end_of_cross_entropy() -> None:
@@ -148,22 +153,26 @@ def test_ensemble_at_the_end_of_cross_entropy() -> None:
     spread = np.hypot(soft.std(axis=0) / np.sqrt(len(soft)), found.probabilities_standard_error)
     assert (np.abs(soft.mean(axis=0) - found.probabilities.values) < 4 * spread).all()
     assert found.probabilities.values.sum(axis=1) == pytest.approx(1)
-    losses = CROSS_ENTROPY.value(ends, P[:2]).sum(axis=1)
+    losses = CROSS_ENTROPY.value(ends, P[:2])
     expected = expected_cross_entropy(kernels, P, P[:2])
     assert abs(losses.mean() - expected.total) < 4 * losses.std() / 4000**0.5 + 0.02 * expected.variance
 
 
 def test_cross_entropy_at_finite_times() -> None:
-    flow = cross_entropy_prediction(THREE, X[:3], P, X[3:], GradientFlow(0.6), draws=200, seed=7)
-    steps = cross_entropy_prediction(THREE, X[:3], P, X[3:], Descent(0.01, 60), draws=200, seed=7)
+    flow = cross_entropy_prediction(THREE, X[:3], P, X[3:], algorithm=GradientFlow(0.6), draws=200, seed=7)
+    steps = cross_entropy_prediction(THREE, X[:3], P, X[3:], algorithm=Descent(0.01, 60), draws=200, seed=7)
     assert steps.mean.values == pytest.approx(flow.mean.values, abs=0.01)
     assert steps.covariance.values == pytest.approx(flow.covariance.values, abs=0.01)
-    before = cross_entropy_prediction(THREE, X[:3], np.eye(3), X[3:], GradientFlow(0.0), draws=2000, seed=8)
+    before = cross_entropy_prediction(
+        THREE, X[:3], np.eye(3), X[3:], algorithm=GradientFlow(0.0), draws=2000, seed=8
+    )
     kernels = output_kernels(THREE, X[:3], X[3:])
     K = np.diagonal(kernels.K_test)
     assert (np.abs(np.diagonal(before.covariance) - K) < 4 * K * np.sqrt(2 / 6000)).all()
     assert (np.abs(before.between_outputs) < 4 * K.max() / np.sqrt(6000)).all()
-    again = cross_entropy_prediction(THREE, X[:3], np.eye(3), X[3:], GradientFlow(0.0), draws=2000, seed=8)
+    again = cross_entropy_prediction(
+        THREE, X[:3], np.eye(3), X[3:], algorithm=GradientFlow(0.0), draws=2000, seed=8
+    )
     assert np.array_equal(before.mean, again.mean)
     assert "after flow time 0" in repr(before)
 
@@ -174,7 +183,7 @@ def test_cross_entropy_refuses() -> None:
     with pytest.raises(InputError, match="must be probabilities"):
         cross_entropy_prediction(THREE, X[:3], 2 * P, X[3:])
     with pytest.raises(InputError, match="4 / lambda_max"):
-        cross_entropy_prediction(THREE, X[:3], P, X[3:], Descent(4.0, 3))
+        cross_entropy_prediction(THREE, X[:3], P, X[3:], algorithm=Descent(4.0, 3))
     with pytest.raises(InputError, match="one output"):
         cross_entropy_prediction(TANH.replace(n_out=1), X[:3], np.ones(3), X[3:])
     with pytest.raises(InputError, match="unknown algorithm"):
@@ -182,7 +191,7 @@ def test_cross_entropy_refuses() -> None:
     with pytest.raises(InputError, match="at least 2"):
         cross_entropy_prediction(THREE, X[:3], P, X[3:], draws=1)
     with pytest.raises(InputError, match="must be probabilities"):
-        expected_loss(gradient_descent_prediction(TANH, X[:3], Y, X[3:]), Y_TEST, CROSS_ENTROPY)
+        expected_loss(GradientDescent.of(TANH, X[:3], Y, X[3:]).end(), Y_TEST, CROSS_ENTROPY)
     with pytest.raises(InputError, match="from 0 to 2"):
         smooth_labels([0, 3], classes=3)
 

@@ -26,12 +26,12 @@ def test_test_inputs_drawn_alone_have_the_law_of_those_drawn_together(repeated: 
         z = difference / np.hypot(getattr(alone, error), getattr(together, error)).values
         assert np.abs(z).max() < 4.2
         assert 0.5 < np.sqrt((z**2).mean()) < 1.6
-    # 3 logits of 4000 networks: a variance has the relative error sqrt(2 / 12000) or somewhat more, twice.
+    # Over seeds such variances have relative errors up to 0.028, twice: four of them.
     np.testing.assert_allclose(alone.variance, together.variance, rtol=0.1)
     np.testing.assert_allclose(
         alone.variance - alone.between_outputs,
         np.diagonal(together.covariance - together.between_outputs),
-        rtol=0.12,
+        rtol=0.16,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,91 +12,156 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from foretrain.support.errors import InputError, NotSupportedError
+from foretrain.empirical.models.arguments import leaves, mapped
+from foretrain.empirical.models.model import Output, call_with, explained, picked, refuse_ill_defined
+from foretrain.support.errors import ForetrainError, InputError, NotSupportedError
 
-_ADVICE = "Measure it with ft.ensemble, which takes any module."
+Node = torch.fx.Node
+ADVICE = "measure it with ft.ensemble, which takes any module."
 
 
 @dataclass(frozen=True)
 class Captured:
     """Operations in order, and the tensors that are not computed: parameters, buffers, constants, inputs."""
 
-    nodes: list[torch.fx.Node]
+    nodes: list[Node]
     tensors: dict[str, Tensor]
     parameters: dict[str, str]  # the name of the parameter, by that of its node
     inputs: list[str]
-    output: torch.fx.Node
+    output: Node
 
 
-def capture(model: nn.Module, arguments: tuple[Any, ...]) -> Captured:
-    """The operations of a call of the model."""
-    _refuse_modes(model)
-    with _explained(model), warnings.catch_warnings():
+class _Call(nn.Module):
+    """A call of a model with tensors in the places they have in its arguments; one tensor comes out."""
+
+    def __init__(self, model: nn.Module, arguments: Any, output: Output) -> None:
+        super().__init__()
+        self.model, self.arguments, self.output = model, arguments, output
+
+    def forward(self, *tensors: Tensor) -> Tensor:
+        given = iter(tensors)
+        arguments = mapped(lambda one: next(given) if isinstance(one, Tensor) else one, self.arguments)
+        return picked(call_with(self.model, arguments), self.output)
+
+
+def capture(model: nn.Module, arguments: Any, output: Output = None) -> Captured:
+    """The operations of a call of the model that lead to its output, none of which changes a tensor in place."""
+    model = getattr(model, "_orig_mod", model)  # what torch.compile wraps
+    _refuse_modules(model)
+    call, given = _Call(model, arguments, output), [x for x in leaves(arguments) if isinstance(x, Tensor)]
+    with _explained(call, given), warnings.catch_warnings(), torch.inference_mode(False), torch.enable_grad():
         warnings.simplefilter("ignore")
-        program = torch.export.export(model, arguments, strict=False)
+        program = torch.export.export(call, tuple(given), strict=False)
+        for node in program.graph.nodes:
+            if operation_name(node.target) == "wrap_with_set_grad_enabled":
+                raise refusal(node, "a part of the network runs without gradients")
+        if _writes_into_views(program.graph):
+            program = program.run_decompositions({})
     signature = program.graph_signature
-    parameters = dict(signature.inputs_to_parameters)
-    tensors: dict[str, Tensor] = {}
-    for name, target in parameters.items():
-        tensors[name] = program.state_dict[target]
-    for name, target in signature.inputs_to_buffers.items():
-        tensors[name] = (
-            program.state_dict[target] if target in program.state_dict else program.constants[target]
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    tensors = {
+        name: program.state_dict[target] if target in program.state_dict else program.constants[target]
+        for table in (
+            signature.inputs_to_parameters,
+            signature.inputs_to_buffers,
+            signature.inputs_to_lifted_tensor_constants,
         )
-    for name, target in signature.inputs_to_lifted_tensor_constants.items():
-        tensors[name] = program.constants[target]
-    nodes = list(program.graph.nodes)
-    results = next(node for node in nodes if node.op == "output").args[0]
-    flat = (
-        [one for one in results if isinstance(one, torch.fx.Node)]
-        if isinstance(results, tuple | list)
-        else [results]
-    )
-    if len(flat) != 1:
-        raise InputError(
-            f"the model returns {len(flat)} tensors: pass `output=`, a name, a number or a function that picks one."
-        )
-    return Captured(nodes, tensors, parameters, list(signature.user_inputs), flat[0])
+        for name, target in table.items()
+    }
+    parameters = {
+        name: names.get(id(tensors[name]), target.removeprefix("model."))
+        for name, target in signature.inputs_to_parameters.items()
+    }
+    graph, once = program.graph, dict[str, Node]()
+    for node in graph.nodes:  # what is computed twice from the same tensors is the same
+        if node.op == "call_function":
+            first = once.setdefault(f"{node.target}{node.args}{node.kwargs}", node)
+            if first is not node:
+                node.replace_all_uses_with(first)
+    end: Any = graph.output_node().args[0]
+    needed = {end[0]}
+    for node in reversed(graph.nodes):
+        if node in needed:
+            needed.update(node.all_input_nodes)
+    nodes = [node for node in graph.nodes if node in needed and node.op in ("call_function", "get_attr")]
+    return Captured(nodes, tensors, parameters, list(signature.user_inputs), end[0])
 
 
-def module_of(node: torch.fx.Node) -> str:
+def operation_name(target: Any) -> str:
+    """The name of an operation without its overload, such as "conv2d", the same where it acts in place."""
+    packet = getattr(target, "overloadpacket", target)
+    name = str(getattr(packet, "__name__", packet))
+    return name if name.startswith("__") else name.rstrip("_")
+
+
+def module_of(node: Node) -> str:
     """The name of the module in whose forward an operation stands."""
     stack = list(node.meta.get("nn_module_stack", {}).values())
-    return str(stack[-1][0]) if stack else ""
+    return str(stack[-1][0]).removeprefix("model").removeprefix(".") if stack else ""
 
 
-def _refuse_modes(model: nn.Module) -> None:
-    """Sample-coupled or random layers have no kernel."""
+def refusal(node: Node, why: str) -> NotSupportedError:
+    """An error that names the place, the reason and the way out."""
+    where = module_of(node)
+    return NotSupportedError(f"{f'{where}: ' if where else ''}{why}: {ADVICE}")
+
+
+def _refuse_modules(model: nn.Module) -> None:
+    """Sample-coupled or random layers have no kernel; scripts and lazy layers cannot be captured."""
+    refuse_ill_defined(model)
     for name, module in model.named_modules():
-        kind = type(module).__name__
-        if isinstance(module, nn.modules.batchnorm._BatchNorm) and (
-            module.training or module.running_mean is None
-        ):
-            raise NotSupportedError(
-                f"{name or 'the model'} is a {kind} in train mode, which couples the samples of a batch: "
-                "call model.eval()."
+        if isinstance(module, torch.jit.ScriptModule):
+            raise InputError(
+                f"{name or 'the model'} is a script, in which operations cannot be followed: give the module it was "
+                "made from."
             )
-        if isinstance(module, nn.modules.dropout._DropoutNd) and module.training and module.p > 0:
-            raise NotSupportedError(
-                f"{name or 'the model'} is a {kind} in train mode, which is random: call model.eval()."
+        if any(nn.parameter.is_lazy(one) for one in module.parameters(recurse=False)):
+            raise InputError(
+                f"{name or 'the model'} ({type(module).__name__}) has no sizes yet: call the model once on a batch."
             )
+
+
+def _writes_into_views(graph: torch.fx.Graph) -> bool:
+    """Whether something is changed in place that others share their memory with; else each change is a new tensor."""
+    schemas = {
+        node: node.target._schema for node in graph.nodes if isinstance(node.target, torch._ops.OpOverload)
+    }
+    views = {
+        node
+        for node, schema in schemas.items()
+        if (any(one.alias_info for one in schema.returns) and not schema.is_mutable)
+        or schema.name == "aten::dropout"
+    }
+    changed = (node.args[0] for node, schema in schemas.items() if schema.is_mutable)
+    return any(one in views or not views.isdisjoint(one.users) for one in changed if isinstance(one, Node))
 
 
 @contextmanager
-def _explained(model: nn.Module) -> Iterator[None]:
-    """Errors of the capture in one sentence."""
+def _explained(call: _Call, given: list[Tensor]) -> Iterator[None]:
+    """Errors of the capture in one sentence: those of the model itself if it fails, else of torch.export."""
+    level = logging.root.manager.disable
+    logging.disable(logging.ERROR)  # torch logs tracebacks besides
     try:
         yield
-    except (InputError, NotSupportedError):
+    except ForetrainError:
         raise
     except Exception as error:
-        text = str(error).strip()
-        first = text.splitlines()[0] if text else type(error).__name__
-        if any(
-            word in text for word in ("data-dependent", "GuardOnDataDependent", "Could not guard", "item()")
-        ):
+        model = type(call.model).__name__
+        try:
+            with torch.no_grad(), explained(given, call.parameters()):
+                call(*given)
+        except ForetrainError:
+            raise
+        except Exception as own:
+            raise InputError(f"{model} fails when it is called ({type(own).__name__}: {own}).") from own
+        text = str(error).strip() or type(error).__name__
+        if any(word in text for word in ("data-dependent", "DataDependent", "Could not guard", "item()")):
             raise NotSupportedError(
-                f"{type(model).__name__} decides what to compute from the values of its inputs, so that it has no "
-                f"description in advance. {_ADVICE}"
+                f"{model} decides what to compute from the values of its inputs, so that it has no description in "
+                f"advance: {ADVICE}"
             ) from error
-        raise InputError(f"{type(model).__name__} cannot be called on these inputs: {first[:300]}") from error
+        raise NotSupportedError(
+            f"torch.export cannot capture {model} ({text.splitlines()[0][:200].rstrip('.')}): {ADVICE}"
+        ) from error
+    finally:
+        logging.disable(level)

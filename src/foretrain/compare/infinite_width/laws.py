@@ -113,13 +113,16 @@ def _candidates(fan_in: int, fan_out: int) -> list[tuple[str, float, bool | None
 
 def _orthogonal_gain(weight: Tensor, shape: tuple[int, int]) -> float | None:
     """The gain of an orthogonal matrix, None if it is none."""
-    matrix = weight.detach().double().reshape(shape)
-    small = matrix @ matrix.T if shape[0] <= shape[1] else matrix.T @ matrix
-    if len(small) < 2:
-        return None
-    scale = float(small.diagonal().mean())
-    off = float((small - scale * torch.eye(len(small), dtype=small.dtype, device=small.device)).abs().max())
-    return math.sqrt(scale) if scale > 0 and off < 1e-4 * scale else None
+    matrix = weight.detach().reshape(shape)
+    matrix = matrix if shape[0] <= shape[1] else matrix.T
+    scale = 0.0
+    for some in (matrix[:2].double(), matrix.double()):  # two rows tell most other matrices
+        small = some @ some.T
+        scale = float(small.diagonal().mean())
+        off = small - scale * torch.eye(len(small), dtype=small.dtype, device=small.device)
+        if len(small) < 2 or scale <= 0 or float(off.abs().max()) >= 1e-4 * scale:
+            return None
+    return math.sqrt(scale)
 
 
 def bias_law(bias: Tensor | None, fan_in: int, wide: bool) -> Law:
@@ -161,11 +164,24 @@ class Hyperparameters:
                 for pattern, pair in value.items():
                     _check_pair(name, pattern, pair)
 
-    def constants(self, module: str, weight: Law, bias: Law) -> tuple[Law, Law]:
-        """C_W and C_b of a module: those of ``init`` where a pattern matches its name."""
+    def read(
+        self,
+        module: str,
+        taken_for: str,
+        fan_in: int,
+        weight: Law,
+        bias: Law | None = None,
+        trained: tuple[bool, bool] = (False, False),
+        note: str = "",
+    ) -> dict[str, float]:
+        """C_W, C_b and the rates of an operation, from ``init`` where a pattern matches; a line of the reading."""
         if isinstance(self.init, Mapping) and (found := best_match(self.init, module)) is not None:
-            return Law(found[0], "given"), Law(found[1], "given")
-        return weight, bias
+            weight, bias, note = Law(found[0], "given"), bias and Law(found[1], "given"), ""
+        C_W, C_b = weight.C, 0.0 if bias is None else bias.C
+        rates = self.learning_rates(module, fan_in, C_W, C_b, trained)
+        known = f"weight: {weight.how}" + ("" if bias is None else f"; bias: {bias.how}") + note
+        self.rows.append(Row(module, taken_for, fan_in, C_W, C_b, *rates, known))
+        return {"C_W": C_W, "C_b": C_b, "lambda_W": rates[0], "lambda_b": rates[1]}
 
     def learning_rates(
         self, module: str, fan_in: float, C_W: float, C_b: float, trained: tuple[bool, bool]

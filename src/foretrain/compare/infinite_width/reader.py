@@ -10,24 +10,31 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from foretrain.compare.infinite_width.graph import Captured, module_of
+from foretrain.compare.infinite_width.graph import ADVICE, Captured, operation_name, refusal
 from foretrain.compare.infinite_width.laws import Hyperparameters
+from foretrain.compare.infinite_width.parallel import applications
+from foretrain.empirical.models.arguments import leaves, mapped
 from foretrain.support.errors import InputError, NotSupportedError
-from foretrain.theory.layers import Signal, data
+from foretrain.theory.layers import Signal, data, joined
 from foretrain.theory.layers.fields import Field
+from foretrain.theory.layers.linear_maps import LinearMap
+from foretrain.theory.layers.normalisation import Normalised
 
-Kind = Literal["batch", "channel", "position"]
+Node = torch.fx.Node
+THEORYS_ADVICE = ". Measure it with ft.ensemble."
+Kind = Literal["batch", "channel", "unit", "position"]
 
 
 @dataclass(frozen=True)
 class Atom:
-    """What an axis, or a factor of an axis, counts."""
+    """What an axis, or a factor of an axis, counts; units are channels whose number does not grow."""
 
     kind: Kind
     size: int
@@ -53,10 +60,14 @@ class Value:
         """All atoms in order."""
         return tuple(atom for dim in self.dims for atom in dim)
 
+    def kinds(self, axis: int) -> list[Kind]:
+        """What an axis counts."""
+        return [atom.kind for atom in self.dims[axis]]
+
     def positions_in(self, axis: int) -> list[int]:
         """Numbers of the signal's axes of positions that an axis holds."""
         before = sum(atom.kind == "position" for dim in self.dims[:axis] for atom in dim)
-        return list(range(before, before + sum(atom.kind == "position" for atom in self.dims[axis])))
+        return list(range(before, before + self.kinds(axis).count("position")))
 
 
 @dataclass(frozen=True)
@@ -69,31 +80,33 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Known:
-    """A tensor that depends on the inputs only; the first axis is the batch."""
+    """A tensor that depends on the inputs only, and what it is if every sample stands in the place of the next."""
 
     tensor: Tensor
+    rolled: Tensor
 
 
-Rule = Callable[["Reader", torch.fx.Node, list[Any], dict[str, Any]], Any]
+@dataclass(frozen=True)
+class Refused:
+    """What has no rule: it is refused once something that matters depends on it."""
+
+    error: NotSupportedError
+
+
+Rule = Callable[["Reader", Node, list[Any]], Any]
 RULES: dict[str, Rule] = {}
+OF_REFUSED: set[str] = set()  # rules that can do something with what was refused
 
 
-def rule(*names: str) -> Callable[[Rule], Rule]:
-    """The function reads operations of these names."""
+def rule(*names: str, of_refused: bool = False) -> Callable[[Rule], Rule]:
+    """The function reads operations of these names; it is given all arguments in the order of torch's schema."""
 
     def register(function: Rule) -> Rule:
-        for name in names:
-            RULES[name] = function
+        RULES.update(dict.fromkeys(names, function))
+        OF_REFUSED.update(names if of_refused else ())
         return function
 
     return register
-
-
-def operation_name(target: Any) -> str:
-    """The name of an operation without its overload, such as "conv2d"."""
-    packet = getattr(target, "overloadpacket", target)
-    name = getattr(packet, "__name__", str(packet))
-    return name.rstrip("_") if not name.startswith("__") else name
 
 
 class Reader:
@@ -104,8 +117,10 @@ class Reader:
     ) -> None:
         self.captured, self.hyperparameters, self.wide = captured, hyperparameters, wide
         self.values: dict[str, Any] = {}
+        self.together: dict[tuple[Node, ...], Any] = {}  # what several streams hold, as one
+        self.streams = 1  # of the operation that is being read
         self.data: dict[Field, np.ndarray[Any, Any]] = {}
-        self.used: dict[str, str] = {}
+        self.used: dict[str, Node] = {}
         self.trained = {
             parameter
             for name, parameter in captured.parameters.items()
@@ -113,106 +128,194 @@ class Reader:
         }
         self.batch = len(inputs[0])
         for name, tensor in zip(captured.inputs, inputs, strict=True):
-            self.values[name] = Known(tensor)
+            of_samples = tensor.ndim > 0 and len(tensor) == self.batch
+            self.values[name] = Known(tensor, tensor.roll(1, 0)) if of_samples else tensor
         for name, tensor in captured.tensors.items():
             parameter = captured.parameters.get(name)
             self.values[name] = tensor if parameter is None else Parameter(parameter, tensor.detach())
 
     def read(self) -> Value:
         """The output of the graph as a signal."""
-        for node in self.captured.nodes:
-            if node.op == "get_attr":
-                raise self.refusal(node, "a part of the network runs without gradients, or under conditions")
-            if node.op == "call_function":
-                self.values[node.name] = self._called(node)
+        for nodes in applications(self.captured):
+            self.streams = len(nodes)
+            self.together[nodes] = whole = self._called(nodes)
+            for number, node in enumerate(nodes):
+                self.values[node.name] = mapped(partial(self._stream, node, number), whole)
         found = self.values[self.captured.output.name]
+        if isinstance(found, Refused):
+            refused = (one for one in self.captured.nodes if isinstance(self.values[one.name], Refused))
+            known = (
+                refusal(one, why) for one in refused if (why := _WITHOUT_RULE.get(operation_name(one.target)))
+            )
+            raise next(known, found.error)  # the reason that says most
         if not isinstance(found, Value):
             raise InputError("the output of the model does not depend on any layer with weights.")
-        return found
+        return _checked_end(found, self.wide)
 
-    def _called(self, node: torch.fx.Node) -> Any:
-        args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda one: self.values[one.name])
-        name, flat = operation_name(node.target), _flat((args, kwargs))
-        if not any(isinstance(one, Value | Parameter) for one in flat):
-            return self._computed(node, args, kwargs)
-        if name in RULES:
-            return RULES[name](self, node, list(args), dict(kwargs))
-        if not any(isinstance(one, Value | Known) for one in flat):
-            return self.of_parameters(node, args, kwargs)
-        raise self.refusal(node, f"the operation {name} has no rule")
+    def _called(self, nodes: tuple[Node, ...]) -> Any:
+        """What an operation makes of its arguments, of all streams together; None for what it returns besides."""
+        node, name = nodes[0], operation_name(nodes[0].target)
+        try:
+            inputs = zip(*(one.all_input_nodes for one in nodes), strict=True)
+            found = {some[0]: self._of_streams(some) for some in inputs}
+            args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda one: found[one])
+            given = leaves((args, kwargs))
+            refused = [one for one in given if isinstance(one, Refused)]
+            if node.op == "get_attr":
+                raise NotSupportedError("a part of the network runs under conditions or in a loop")
+            if name in _WITHOUT_RULE and any(isinstance(one, Value | Parameter) for one in given):
+                raise NotSupportedError(_WITHOUT_RULE[name])
+            if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()) and name not in RULES:
+                raise NotSupportedError(f"{name} draws random numbers")
+            if refused and name not in OF_REFUSED:
+                return Refused(refused[0].error)
+            if not any(isinstance(one, Value | Parameter | Refused) for one in given):
+                return self._computed(node, args, kwargs)
+            if name != "embedding" and not any(isinstance(one, Value | Known | Refused) for one in given):
+                return self.of_parameters(node, args, kwargs)
+            if name in RULES:
+                return RULES[name](self, node, _in_order(node, args, kwargs))
+            raise NotSupportedError(f"the operation {name} has no rule")
+        except NotSupportedError as error:
+            text = str(error)
+            return Refused(
+                error if text.endswith(ADVICE) else refusal(node, text.removesuffix(THEORYS_ADVICE))
+            )
 
-    def _computed(self, node: torch.fx.Node, args: Any, kwargs: Any) -> Any:
+    def _computed(self, node: Node, args: Any, kwargs: Any) -> Any:
         """What depends on inputs and constants only is computed as it is."""
-        known = any(isinstance(one, Known) for one in _flat((args, kwargs)))
-
-        def plain(one: Any) -> Any:
-            return one.tensor if isinstance(one, Known) else one
-
+        target: Any = node.target
         with torch.no_grad():
-            result = node.target(*_mapped(plain, args), **_mapped(plain, kwargs))  # type: ignore[operator]
-        if not known:
+            result, rolled = (
+                target(*mapped(change, args), **mapped(change, kwargs))
+                for change in (
+                    lambda one: getattr(one, "tensor", one),
+                    lambda one: getattr(one, "rolled", one),
+                )
+            )
+        if not any(isinstance(one, Known) for one in leaves((args, kwargs))):
             return result
-        return _mapped(lambda one: Known(one) if isinstance(one, Tensor) else one, result)
+        others = iter(leaves(rolled))
+        return mapped(lambda one: Known(one, next(others)) if isinstance(one, Tensor) else one, result)
 
-    def of_parameters(self, node: torch.fx.Node, args: Any, kwargs: Any) -> Any:
+    def of_parameters(self, node: Node, args: Any, kwargs: Any) -> Any:
         """Views of one parameter are that parameter; other functions of parameters have no law."""
-        parameters = [one for one in _flat((args, kwargs)) if isinstance(one, Parameter)]
-        name = operation_name(node.target)
+        parameters = [one for one in leaves((args, kwargs)) if isinstance(one, Parameter)]
+        name, target = operation_name(node.target), node.target
         if len(parameters) > 1 or name not in _VIEWS:
-            raise self.refusal(node, f"weights are computed from parameters by {name}")
-        plain = _mapped(lambda one: one.tensor if isinstance(one, Parameter) else one, (args, kwargs))
-        result = node.target(*plain[0], **plain[1])  # type: ignore[operator]
-        return _mapped(
+            raise NotSupportedError(
+                f"weights are computed from parameters ({name}), as by weight_norm or spectral_norm, and have no law "
+                "of their own (torch.nn.utils.parametrize.remove_parametrizations makes them plain)"
+            )
+        plain = mapped(lambda one: one.tensor if isinstance(one, Parameter) else one, (args, kwargs))
+        result = target(*plain[0], **plain[1])  # type: ignore[operator]
+        return mapped(
             lambda one: Parameter(parameters[0].name, one) if isinstance(one, Tensor) else one, result
         )
+
+    def shape(self, node: Node) -> tuple[int, ...]:
+        """The shape that an operation gives, with all streams along the first axis."""
+        first, *others = node.meta["val"].shape
+        return (first * self.streams, *others)
 
     def trains(self, parameter: Any) -> bool:
         """Whether a parameter is one and is trained."""
         return isinstance(parameter, Parameter) and parameter.name in self.trained
 
-    def refusal(self, node: torch.fx.Node, why: str) -> NotSupportedError:
-        """An error that names the place, the reason and the way out."""
-        where = module_of(node)
-        place = f"{where}: " if where else ""
-        return NotSupportedError(f"{place}{why}: measure it with ft.ensemble, which takes any module.")
-
-    def use(self, node: torch.fx.Node, parameter: Parameter | None) -> None:
-        """A parameter may be used once: shared weights correlate the places where they are used."""
-        if parameter is None:
-            return
-        if parameter.name in self.used:
-            raise self.refusal(
-                node,
-                f"{parameter.name} is used twice, which correlates the places where it is used and has no rule here",
+    def use(self, node: Node, parameter: Parameter | None) -> None:
+        """A parameter may be used by one operation only."""
+        if parameter is not None and self.used.setdefault(parameter.name, node) is not node:
+            raise NotSupportedError(
+                f"{parameter.name} is used in two different ways (tied weights), which has no rule here"
             )
-        self.used[parameter.name] = node.name
 
-    def as_value(self, node: torch.fx.Node, given: Any, channel_axis: int | None) -> Value:
+    def as_value(self, node: Node, given: Any, channel_axis: int | None) -> Value:
         """A signal; inputs that meet their first layer become one, with channels along the axis that the layer reads.
 
-        ``channel_axis`` None: there are no channels, every axis after the batch is positions (tokens).
+        ``channel_axis`` None: there are no channels, every axis after the batch is positions (tokens). Other samples
+        of the same network, such as the frames of a film, may follow each sample along the first axis.
         """
         if isinstance(given, Value):
             return given
         if not isinstance(given, Known):
-            raise self.refusal(node, "a layer is applied to constants")
-        tensor = given.tensor
-        if tensor.ndim < 2 - (channel_axis is None) or len(tensor) != self.batch:
-            raise self.refusal(
-                node, f"inputs of shape {tuple(tensor.shape)} do not begin with the batch of {self.batch}"
+            raise NotSupportedError("a layer is applied to constants")
+        tensor, channel = given.tensor, None if channel_axis is None else channel_axis % given.tensor.ndim
+        each, rest = divmod(len(tensor) if tensor.ndim else 0, self.batch)
+        if tensor.ndim < 2 - (channel is None) or rest or not each or channel == 0:
+            raise NotSupportedError(
+                f"inputs of shape {tuple(tensor.shape)} do not begin with the batch of {self.batch}"
             )
-        channel = None if channel_axis is None else channel_axis % tensor.ndim
-        if channel == 0:
-            raise self.refusal(node, "a layer reads the batch axis of the inputs as its channels")
+        before, after = (one.reshape(self.batch, -1).double() for one in (tensor, given.rolled))
+        if not torch.allclose(before.roll(1, 0), after, rtol=1e-3, equal_nan=True):
+            raise NotSupportedError("samples are mixed, or not along the first axis, before the first layer")
+        first = [size for size in (self.streams, each // self.streams) if size > 1]
+        sizes = [*first, *(size for k, size in enumerate(tensor.shape) if k not in (0, channel))]
         values = tensor.detach().cpu()
         array = values.numpy() if channel is None else values.movedim(channel, -1).double().numpy()
-        positions = [size for k, size in enumerate(tensor.shape) if k not in (0, channel)]
-        signal = data(positions, name="input")
-        self.data[signal.field] = array
-        dims: list[tuple[Atom, ...]] = [(Atom("batch", self.batch),)]
+        signal = data(sizes, name="input")
+        self.data[signal.field] = array.reshape(
+            self.batch, *sizes, *array.shape[array.ndim - (channel is not None) :]
+        )
+        dims: list[tuple[Atom, ...]] = [(Atom("batch", self.batch), *(Atom("position", n) for n in first))]
         for k in range(1, tensor.ndim):
             dims.append((Atom("channel" if k == channel else "position", tensor.shape[k]),))
         return Value(signal, tuple(dims))
+
+    def _of_streams(self, some: tuple[Node, ...]) -> Any:
+        """What several streams give to the same weights, with one more axis of positions for the streams."""
+        values = [self.values[one.name] for one in some]
+        like = values[0]
+        if len(set(some)) == 1 or some in self.together:
+            return self.together.get(some, like)
+        if any(isinstance(one, Refused) for one in values):
+            return next(one for one in values if isinstance(one, Refused))
+        if len({one.meta["val"].shape for one in some}) == 1:
+            if all(isinstance(one, Known) for one in values):
+                parts = [[one.tensor for one in values], [one.rolled for one in values]]
+                each = ([one.reshape(self.batch, -1, *one.shape[1:]) for one in part] for part in parts)
+                return Known(*(torch.stack(part, 1).flatten(0, 2) for part in each))
+            if all(isinstance(one, Value) and one.dims == like.dims for one in values):
+                axes, (batch, *others) = len(like.signal.positions), like.dims[0]
+                signal = joined([one.signal.arranged(range(axes), (0, *(1,) * axes)) for one in values])
+                return Value(signal, ((batch, Atom("position", len(values)), *others), *like.dims[1:]))
+        raise NotSupportedError("the same weights are applied to inputs of different shapes or kinds")
+
+    def _stream(self, node: Node, number: int, whole: Any) -> Any:
+        """One of several streams."""
+        if not isinstance(whole, Value) or self.streams == 1:
+            return whole
+        if whole.dims[0][:2] != (Atom("batch", self.batch), Atom("position", self.streams)):
+            return Refused(refusal(node, "several inputs of the same weights are mixed with the batch"))
+        return Value(whole.signal.take(0, number), ((whole.dims[0][0], *whole.dims[0][2:]), *whole.dims[1:]))
+
+
+def _in_order(node: Node, args: Any, kwargs: Any) -> list[Any]:
+    """All arguments of an operation in the order of its schema, with defaults where none are given."""
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return list(args)
+    expected = node.target._schema.arguments
+    given = {**dict(zip((one.name for one in expected), args)), **kwargs}
+    return [given.get(one.name, one.default_value) for one in expected]
+
+
+def _checked_end(value: Value, wide: WideAxes) -> Value:
+    """The output, whose channels are few unless a factory says otherwise; no norm or trained gain may be its end."""
+    few = wide.grows is None or any(atom.kind == "unit" for atom in value.atoms)
+    last = [value.signal.field]
+    if few and last[0].gains:
+        raise InputError(
+            "the model ends with gains that train, one for each output, which leaves its NTK random: freeze them."
+        )
+    for one in last if few else ():
+        if isinstance(one, Normalised):
+            raise InputError(
+                "the model ends with a norm, whose statistics over few outputs stay random: let it return what its "
+                "last linear layer gives."
+            )
+        last += () if isinstance(one, LinearMap) else one.inputs
+    kinds: dict[Kind, Kind] = {"unit": "channel"}
+    dims = (tuple(Atom(kinds.get(atom.kind, atom.kind), atom.size) for atom in dim) for dim in value.dims)
+    return Value(value.signal, tuple(dims))
 
 
 @dataclass(frozen=True)
@@ -226,44 +329,29 @@ class WideAxes:
         """The numbers of a parameter, of all draws one after another."""
         return torch.cat([one.flatten() for one in self.drawn.get(parameter.name, [parameter.tensor])])
 
-    def __call__(self, parameter: str, axis: int) -> bool | None:
-        """Whether an axis of a parameter grows; None if nobody said."""
-        return None if self.grows is None or parameter not in self.grows else self.grows[parameter][axis]
+    def __call__(self, parameter: Parameter, axis: int) -> bool | None:
+        """Whether an axis of a parameter, which may be transposed, grows; None if nobody said."""
+        grows, strides = (self.grows or {}).get(parameter.name), parameter.tensor.stride()
+        if grows is None or len(grows) != len(strides):
+            return None
+        return grows[1 - axis if len(strides) == 2 and strides[0] < strides[1] else axis]
+
+    def channels(self, parameter: Parameter, axis: int, size: int) -> Atom:
+        """The channels that an axis of a parameter makes."""
+        return Atom("unit" if self(parameter, axis) is False else "channel", size)
 
 
-_VIEWS = frozenset(
-    (
-        "t",
-        "transpose",
-        "permute",
-        "view",
-        "reshape",
-        "unsqueeze",
-        "squeeze",
-        "expand",
-        "contiguous",
-        "clone",
-        "alias",
-    )
-) | {"to", "_to_copy", "flatten", "slice", "select", "getitem", "numpy_T"}
-
-
-def _flat(tree: Any) -> list[Any]:
-    """Leaves of nested tuples, lists and dicts."""
-    if isinstance(tree, dict):
-        return [leaf for one in tree.values() for leaf in _flat(one)]
-    if isinstance(tree, tuple | list):
-        return [leaf for one in tree for leaf in _flat(one)]
-    return [tree]
-
-
-def _mapped(change: Callable[[Any], Any], tree: Any) -> Any:
-    """Nested tuples, lists and dicts with every leaf changed."""
-    if isinstance(tree, dict):
-        return {key: _mapped(change, one) for key, one in tree.items()}
-    if isinstance(tree, tuple | list):
-        return type(tree)(_mapped(change, one) for one in tree)
-    return change(tree)
+_VIEWS = {"t", "transpose", "permute", "view", "reshape", "unsqueeze", "squeeze", "expand", "slice", "select"}
+_VIEWS |= {"flatten", "contiguous", "to", "clone", "alias", "_to_copy", "chunk", "split", "unbind", "getitem"}
+_REASONS = {
+    "a softmax, as of attention or at the end, has no rule here": "softmax _softmax log_softmax _log_softmax",
+    "attention has no rule here": "scaled_dot_product_attention baddbmm",
+    "a recurrent cell has no rule here": "rnn_tanh rnn_relu gru lstm rnn_tanh_cell rnn_relu_cell gru_cell lstm_cell",
+    "statistics of the batch stay random": "_native_batch_norm_legit _native_batch_norm_legit_functional",
+    "lengths of vectors have no rule but in an RMSNorm": "linalg_vector_norm",
+    "a part of the network is detached, so that it does not train as it computes": "detach",
+}
+_WITHOUT_RULE = {name: why for why, names in _REASONS.items() for name in names.split()}
 
 
 def regrouped(value: Value, shape: Sequence[int]) -> Value | None:
@@ -272,30 +360,46 @@ def regrouped(value: Value, shape: Sequence[int]) -> Value | None:
     dims: list[tuple[Atom, ...]] = []
     for size in shape:
         dim: list[Atom] = []
-        while math.prod(atom.size for atom in dim) < size:
+        while math.prod(atom.size for atom in dim) < size or (
+            not dim and atoms and size == atoms[0].size == 1
+        ):
             if not atoms:
                 return None
             need = size // math.prod(atom.size for atom in dim)
             atom = atoms.pop(0)
+            place = sum(one.kind == "position" for done in (*dims, tuple(dim)) for one in done)
+            if atom.size == 1 and atom.kind == "position":
+                signal = signal.take(place, 0)
+                continue
             if atom.size > need:
                 if need == 0 or atom.size % need or atom.kind == "batch":
                     return None
                 parts = (Atom(atom.kind, need), Atom(atom.kind, atom.size // need))
                 if atom.kind == "position":
-                    place = sum(one.kind == "position" for done in (*dims, tuple(dim)) for one in done)
                     signal = _split_axis(signal, place, need)
                 atoms.insert(0, parts[1])
                 atom = parts[0]
             dim.append(atom)
         if math.prod(atom.size for atom in dim) != size:
             return None
-        dims.append(tuple(atom for atom in dim))
+        dims.append(tuple(dim))
     if any(atom.size != 1 for atom in atoms):
         return None
-    # Atoms of size 1 that are left over belong to the last axis; channels stay channels.
-    if atoms and dims:
-        dims[-1] = (*dims[-1], *atoms)
+    # What is left counts one thing, as a single output beside the samples does, and needs no axis.
+    for atom in atoms:
+        if atom.kind == "position":
+            signal = signal.take(len(signal.positions) - 1, 0)
     return Value(signal, tuple(_joined_channels(dim) for dim in dims))
+
+
+def seen_as(value: Value, shape: tuple[int, ...]) -> Value:
+    """The value seen with another shape."""
+    found = regrouped(value, shape)
+    if found is None:
+        raise NotSupportedError(
+            f"a view from {value.shape} to {shape} cuts across channels, positions and batch"
+        )
+    return found
 
 
 def _joined_channels(dim: tuple[Atom, ...]) -> tuple[Atom, ...]:
@@ -321,4 +425,7 @@ def permuted(value: Value, order: Sequence[int]) -> Value:
     """The value with its axes in another order."""
     dims = tuple(value.dims[k] for k in order)
     axes = [axis for k in order for axis in value.positions_in(k)]
-    return Value(value.signal.arranged(axes, [1] * len(axes)), dims)
+    signal, wide = value.signal, [k for k in order if "channel" in value.kinds(k)]
+    if wide != sorted(wide):
+        signal = signal.shuffled(value.shape[min(wide)] if len(wide) == 2 else 0)
+    return Value(signal.arranged(axes, [1] * len(axes)), dims)

@@ -45,6 +45,7 @@ from foretrain.support.answers import Answer, Result, labelled, picked
 from foretrain.support.arguments import positive, whole_number
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.seeds import Seed, spawn
+from foretrain.support.threads import on_free_cores
 
 if TYPE_CHECKING:
     import xarray
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
 __all__ = ["Bottleneck", "Forecast", "LayerScale", "Plateau", "PlateauVerification", "ScalingLaw", "plateau"]
 
 
+@on_free_cores()
 def plateau(
     model: nn.Module,
     x: Any,

@@ -14,23 +14,20 @@ from foretrain.support.arguments import positive
 from foretrain.support.errors import InputError, unknown_name
 from foretrain.support.seeds import Seed
 from foretrain.theory.architecture import MLP, FloatArray, check_network
-from foretrain.theory.arguments import check_targets, whole
-from foretrain.theory.prediction.algorithms import named_algorithm
+from foretrain.theory.arguments import check_targets
+from foretrain.theory.prediction.algorithms import Descent, named_algorithm
 from foretrain.theory.prediction.bayes import bayes_equivalent_rates, condition
 from foretrain.theory.prediction.cholesky import check_noise
 from foretrain.theory.prediction.infinite_width import (
+    CROSS_ENTROPY,
     GradientDescent,
     LearningRates,
     OutputKernels,
     output_kernels,
     target_logits,
 )
-from foretrain.theory.prediction.infinite_width.cross_entropy import (
-    check_step,
-    initial_outputs,
-    integrate_errors,
-    sum_errors,
-)
+from foretrain.theory.prediction.infinite_width.cross_entropy import check_step
+from foretrain.theory.prediction.infinite_width.drawn_networks import check_way, train_networks
 from foretrain.theory.prediction.predict import Learner, LossName, loss_targets
 
 _STRIDE = 0.25  # of the integrator of the flow, in units of 1 / λ_max: the fastest error is right to 1e-5
@@ -138,7 +135,7 @@ def _training(kernels: OutputKernels, targets: FloatArray, lesson: Lesson, noise
         speed = 1.0 if eta is None else positive("eta", eta)
         return Training(targets, speed, "flow", time, loss, _STRIDE / (speed * rates.largest), noise)
     if loss == "cross_entropy":
-        rate = check_step(kernels, eta)
+        rate = check_step(kernels, Descent(eta))
     else:
         rate = 1 / rates.largest if eta is None else rates.check(eta)
     return Training(targets, rate, lesson.algorithm, time, loss, None, noise)
@@ -197,13 +194,9 @@ def _soft_labels(kernels: OutputKernels, training: Training) -> Law:
 
 def _sampled(kernels: OutputKernels, training: Training, seed: Seed) -> Law:
     """Cross-entropy at a finite time: networks of infinite width, trained in function space."""
-    targets, time = training.targets, float(training.time or 0.0)
-    start, tests = initial_outputs(kernels, targets.shape[1], _SAMPLES, seed)
-    if training.algorithm == "flow":
-        sums = integrate_errors(kernels, targets, start, training.eta * time)
-    else:
-        sums = sum_errors(kernels, targets, start, training.eta, whole(time))
-    z = tests - np.einsum("ba,dai->dbi", kernels.Theta_cross, sums)
+    targets = training.targets
+    way = check_way(named_algorithm(training.algorithm, training.eta, training.time))
+    z = train_networks(kernels, CROSS_ENTROPY, targets, targets.shape[1], way, _SAMPLES, seed).test
     own, between = moments(z - z.mean(axis=0))
     return Law(z.mean(axis=0), own.mean(axis=0), between.mean(axis=0), _when(training), samples=z)
 

@@ -21,6 +21,7 @@ from foretrain.empirical.tangent_kernel.kernel import KernelOptions, prepare
 from foretrain.support.answers import Answer, Result
 from foretrain.support.errors import InputError, NotSupportedError, unknown_name
 from foretrain.support.memory import available_bytes, require_memory
+from foretrain.support.threads import on_free_cores
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -155,6 +156,7 @@ class Options(TypedDict, total=False):
     shared: Collection[str | int]
 
 
+@on_free_cores()
 def dntk(model: Any, x: Any, **options: Unpack[Options]) -> Differential:
     """The dNTK: second derivatives of outputs along the gradients of two others (11.8), (N0, N1, N2, C0, C1, C2).
 
@@ -182,6 +184,7 @@ def dntk(model: Any, x: Any, **options: Unpack[Options]) -> Differential:
         return prepared(model, x, **options).dntk()
 
 
+@on_free_cores()
 def ddntk(model: Any, x: Any, **options: Unpack[Options]) -> SecondDifferentials:
     """Both ddNTKs, ``.dd_I`` (∞.5) and ``.dd_II`` (∞.7), each with four axes of samples, then four of outputs.
 

@@ -31,6 +31,7 @@ from foretrain.empirical.fields.step_report import StepReport, step_report
 from foretrain.support.answers import Answer, Axis, Figure, Part, Result, dataset_table
 from foretrain.support.answers import labelled as labelled_dataset
 from foretrain.support.errors import InputError
+from foretrain.support.threads import on_free_cores
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -41,6 +42,7 @@ Vector: TypeAlias = Tensor | NDArray[np.floating]
 _STORED = 10_000_000  # numbers of pairs of inputs in a dataset; of more, ask the methods for what is wanted
 
 
+@on_free_cores()
 def fields(model: nn.Module, x: Tensor, *, readout: ReadoutLike = None, normalized: bool = False) -> Fields:
     """The collective fields of a feed-forward network on inputs x (M, ...).
 

@@ -16,8 +16,10 @@ from foretrain.empirical.models.arguments import as_batch, chosen, trainable
 from foretrain.empirical.models.model import call_with, explained, refuse_ill_defined, unchanged
 from foretrain.operators import SumSpace
 from foretrain.support.errors import InputError, NotSupportedError
+from foretrain.support.threads import on_free_cores
 
 
+@on_free_cores()
 def global_ntk(
     model: Any,
     x: Any,

@@ -24,6 +24,7 @@ from foretrain.empirical.imbalance.pairs import (
 from foretrain.support.answers import Answer, Figure, Result, dataset_table, labelled, names_axis
 from foretrain.support.errors import InputError, NotSupportedError, unknown_name
 from foretrain.support.progress import track
+from foretrain.support.threads import on_free_cores
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -134,6 +135,7 @@ class Imbalance(Result):
         return found | {"printed": printed}
 
 
+@on_free_cores()
 def imbalance(
     model: nn.Module | Callable[..., Any],
     x: Any,

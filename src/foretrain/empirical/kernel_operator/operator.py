@@ -22,6 +22,7 @@ from foretrain.support.errors import InputError
 from foretrain.support.memory import available_bytes, require_memory
 from foretrain.support.progress import track
 from foretrain.support.seeds import Seed, torch_generator
+from foretrain.support.threads import on_free_cores
 
 _SHARE = 0.4  # of the available memory that the passes may take
 _LARGEST_WORKING = 2e9  # bytes; more would not be faster
@@ -215,6 +216,7 @@ class NTKOperator(AnyKernel):
         return signs.to(dtype=self.dtype, device=self.device), number
 
 
+@on_free_cores()
 def ntk_operator(
     model: Any,
     x: Any,

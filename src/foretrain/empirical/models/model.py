@@ -64,7 +64,7 @@ class Model:
                 stack.enter_context(torch.backends.cudnn.flags(enabled=False))
             arguments = batch.channels_last() if self.channels_last else batch.arguments
             first = () if self.given_parameters is None else (self.given_parameters,)
-            outputs = _picked(call_with(self.function, arguments, first), self.output)
+            outputs = picked(call_with(self.function, arguments, first), self.output)
             if not outputs.is_floating_point():
                 raise NotSupportedError(
                     f"the model's output has dtype {outputs.dtype}, which has no derivative: `pick a real output "
@@ -97,7 +97,7 @@ class Model:
         return Model(function, values, self.output, None, self.unfused, self.channels_last)
 
 
-def _picked(result: Any, output: Output) -> Tensor:
+def picked(result: Any, output: Output) -> Tensor:
     """The tensor that the user asked for, or the only one there is."""
     if callable(output):
         found = output(result)

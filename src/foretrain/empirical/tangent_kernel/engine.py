@@ -40,6 +40,7 @@ from foretrain.empirical.tangent_kernel.planning import (
 )
 from foretrain.support.memory import without_collection
 from foretrain.support.progress import track
+from foretrain.support.threads import on_free_cores
 
 Computed = TypeVar("Computed")
 Factors = dict[str, dict[Key, Factor]]  # by label, then by the parameters that they stand for
@@ -139,6 +140,7 @@ class Engine:
 
         return Probe(tape, fixed_normal(tape.outputs), moved)
 
+    @on_free_cores()
     @without_collection()
     def chunk(self, batch: Batch) -> Factors:
         """The factors of a chunk. A lone sample is run twice, as a batch like the others, and counted once."""

@@ -39,6 +39,7 @@ from foretrain.empirical.tangent_kernel.written_kernel import TangentKernel
 from foretrain.support.errors import InputError, unknown_name
 from foretrain.support.memory import available_bytes, require_memory
 from foretrain.support.progress import Progress
+from foretrain.support.threads import on_free_cores
 
 if TYPE_CHECKING:
     from foretrain.empirical.stored_kernel.reading import StoredKernel
@@ -132,7 +133,7 @@ def ntk(  # type: ignore[misc]  # the overloads leave the other options to this 
         raise InputError(
             "`engine=`, `workers=`, `memory=` and `overwrite=` are for stored kernels: name a folder with `store=`."
         )
-    with unchanged(model):
+    with unchanged(model), on_free_cores():
         tangents, first, second = prepare(model, x, x2, options)
         if store is not None:
             from foretrain.empirical.stored_kernel import Prepared, Stored, compute

@@ -23,11 +23,11 @@ from foretrain.theory.architecture import MLP
 from foretrain.theory.prediction.bayes import bayes_equivalent_rates, bayes_prediction
 from foretrain.theory.prediction.infinite_width import (
     CROSS_ENTROPY,
+    GradientDescent,
     Outputs,
     Update,
     end_states,
     expected_loss,
-    gradient_descent_prediction,
     newton_update,
     output_kernels,
     single_samples,
@@ -122,7 +122,7 @@ def _network(width: int = 1, outputs: int = 2) -> MLP:
 def _published_rows() -> list[Row]:
     """The reference's example: means on two test inputs and two outputs, covariances, losses."""
     mlp, rows = _network(), []
-    descent = gradient_descent_prediction(mlp, _TRAIN, _Y, _TESTS)
+    descent = GradientDescent.of(mlp, _TRAIN, _Y, _TESTS).end()
     titles = [f"mean of output {output} on test {test}" for test in (1, 2) for output in (1, 2)]
     titles += [f"covariance of tests {pair}" for pair in ("1, 1", "1, 2", "2, 2")]
     for (name, published), prediction in zip(

@@ -179,12 +179,24 @@ class Drawn(Field):
         """The joint law of different inputs needs all their pairs: rows and columns become one tile."""
         if tile not in _unions:
             size = tile.size + tile.column_size
-            whole: dict[str, Any] = {"same": True, "size": size, "column_size": size}
-            for kind, axis in (("points", -1), ("data", 0)):
-                first, second = getattr(tile, f"row_{kind}"), getattr(tile, f"column_{kind}")
-                both = {name: np.concatenate([one, second[name]], axis) for name, one in first.items()}
-                whole |= {f"row_{kind}": both, f"column_{kind}": both}
-            _unions[tile] = replace(tile, **whole)
+            points = {
+                name: np.concatenate([one, tile.column_points[name]], -1)
+                for name, one in tile.row_points.items()
+            }
+            data = {
+                one: np.concatenate([values, tile.column_data[one]], len(one.positions))
+                for one, values in tile.row_data.items()
+            }
+            _unions[tile] = replace(
+                tile,
+                row_points=points,
+                column_points=points,
+                row_data=data,
+                column_data=data,
+                shared=(np.arange(size),) * 2,
+                size=size,
+                column_size=size,
+            )
             _known[_unions[tile]] = {}
         plan = _kept(tile, (self, pairs), lambda: Plan.backwards(in_order(self), {self: pairs}))
         kernel = plan.run(_unions[tile])[self]

@@ -20,8 +20,8 @@ import numpy as np
 from foretrain.activations import Activation, activation
 from foretrain.gaussian.rectified_sums import rectified_sum, rectified_sum_mean
 from foretrain.theory.layers.fields import Field, Kernel, Tile, on_same_positions
-from foretrain.theory.layers.pair_means import exact_own, pair_means, point_mean
-from foretrain.theory.layers.positions import Array, Pairs
+from foretrain.theory.layers.pair_means import exact_own, has_closed_means, pair_means, point_mean
+from foretrain.theory.layers.positions import Array, Pairs, shape_of
 
 _NUMBERS_AT_ONCE = 2**18  # random numbers times pairs: what is swept stays near the core
 
@@ -162,12 +162,14 @@ def groups(parts: Sequence[Expression]) -> list[list[int]]:
 class Means:
     """<f f'> over pairs of points; for each field <d_i f d_i f'> and, where it has gains, <g d_i f g' d_i f'>."""
 
-    value: Array
-    slopes: dict[Field, Array | float]
-    gains: dict[Field, Array] = field(default_factory=dict)
+    value: Any
+    slopes: dict[Field, Any]
+    gains: dict[Field, Any] = field(default_factory=dict)
 
-    def scaled(self, factor: Array | float) -> Means:
+    def scaled(self, factor: Any) -> Means:
         """All of them times a factor."""
+        if isinstance(factor, float) and factor == 1:
+            return self
         slopes = {one: factor * value for one, value in self.slopes.items()}
         return Means(factor * self.value, slopes, {one: factor * value for one, value in self.gains.items()})
 
@@ -193,17 +195,17 @@ def rectified_block(of: Expression) -> RectifiedBlock | None:
 
 @dataclass(frozen=True, eq=False)
 class PairLaw:
-    """What means over pairs of points are taken of: kernels of fields on a tile, at some pairs of positions."""
+    """What means over pairs of points are taken of: covariances of fields on a tile, as ``Tile.split`` has them."""
 
     field: Field
     tile: Tile
     pairs: Pairs
-    kernels: dict[Field, Kernel]
+    covariances: dict[Field, Any]
 
     def means(self, of: Expression) -> Means:
         """The means of an expression."""
         if isinstance(of, Leaf):
-            S = self.kernels[of.field].S
+            S = self.covariances[of.field]
             return Means(S, {of.field: 1.0}, {of.field: S} if of.field.gains else {})
         if isinstance(of, Sum | Product):
             parts = of.factors if isinstance(of, Product) else tuple(term for _, term in of.terms)
@@ -234,19 +236,16 @@ class PairLaw:
 
     def _variances(self, weight: float, one: Field) -> tuple[Array, Array, Array]:
         """Variances of the rows and columns, and covariances, of a field times a weight."""
-        rows, columns = (
-            self.tile.rows((one, "second"), self.pairs),
-            self.tile.columns((one, "second"), self.pairs),
-        )
-        covariance = self.kernels[one].S
-        if self.tile.same and not self.tile.own:
-            covariance = exact_own(covariance, self.tile.row_points[one, "second"], self.pairs)
-        return weight**2 * rows, weight**2 * columns, weight**2 * covariance
+        rows, columns = self._sides(one)
+        return weight**2 * rows, weight**2 * columns, weight**2 * self.covariances[one]
+
+    def _sides(self, one: Field) -> tuple[Any, Any]:
+        return self.tile.rows((one, "second"), self.pairs), self.tile.columns((one, "second"), self.pairs)
 
     def _of_several(self, of: Expression, fields: tuple[Field, ...]) -> Means:
         """A nonlinear function of several independent fields: means over random draws."""
         x = self._normals(2 * len(fields))
-        shape = np.broadcast_shapes(*(self.kernels[one].S.shape for one in fields))
+        shape = np.broadcast_shapes(*(self.covariances[one].shape for one in fields))
         pairs = {one: self._factors(one, shape) for one in fields}
         value, count = np.zeros(shape), math.prod(shape)
         slopes = {one: np.zeros(shape) for one in fields}
@@ -276,28 +275,25 @@ class PairLaw:
 
     def _factors(self, one: Field, shape: tuple[int, ...]) -> tuple[Array, Array, Array]:
         """u = f x1 and v = g x1 + h x2 have the covariances of a field at every pair."""
-        rows, columns = (
-            self.tile.rows((one, "second"), self.pairs),
-            self.tile.columns((one, "second"), self.pairs),
-        )
+        rows, columns = self._sides(one)
         first = np.broadcast_to(np.sqrt(rows), shape)
-        along = np.divide(self.kernels[one].S, first, out=np.zeros(shape), where=first > 0)
+        along = np.divide(self.covariances[one], first, out=np.zeros(shape), where=first > 0)
         return first, along, np.sqrt(np.maximum(columns - along**2, 0.0))
 
     def _of_one(self, of: Expression, one: Field) -> Means:
         """A nonlinearity of one Gaussian field."""
         wanted = ("value", "slope", "gain") if one.gains else ("value", "slope")
-        found = pair_means(as_activation(of), wanted, self.kernels[one].S, one, self.tile, self.pairs)
+        found = pair_means(as_activation(of), wanted, self.covariances[one], one, self.tile, self.pairs)
         return Means(found[0], {one: found[1]}, {one: found[2]} if one.gains else {})
 
     def _of_sum(self, of: Sum, independent: list[list[int]]) -> Means:
         """Independent terms: squares of weights, and products of their means."""
-        total: Array | float = 0.0
-        slopes: dict[Field, Array | float] = {}
-        gains: dict[Field, Array] = {}
+        total: Any = 0.0
+        slopes: dict[Field, Any] = {}
+        gains: dict[Field, Any] = {}
         # (sum of all means) x (same) - each term's own, which is in its <f f'> already.
         rows, columns = self._mean_at_points(of)
-        cross: Array | float = rows * columns
+        cross = rows * columns
         for members in independent:
             weight, part = _joint(of, members)
             means = self.means(part).scaled(weight**2)
@@ -306,23 +302,23 @@ class PairLaw:
             total = total + means.value
             slopes |= means.slopes
             gains |= means.gains
-        return Means(np.asarray(total + cross), slopes, gains)
+        return Means(total if isinstance(cross, float) else total + cross, slopes, gains)
 
     def _of_product(self, of: Product, independent: list[list[int]]) -> Means:
         """Independent factors: second moments multiply, and each field meets those of the other factors."""
         found = [self.means(product([of.factors[k] for k in members])) for members in independent]
-        value: Array | float = 1.0
-        slopes: dict[Field, Array | float] = {}
-        gains: dict[Field, Array] = {}
+        value: Any = 1.0
+        slopes: dict[Field, Any] = {}
+        gains: dict[Field, Any] = {}
         for means in found:
             slopes = {one: part * means.value for one, part in slopes.items()}
             gains = {one: part * means.value for one, part in gains.items()}
             slopes |= {one: value * part for one, part in means.slopes.items()}
-            gains |= {one: np.asarray(value * part) for one, part in means.gains.items()}
+            gains |= {one: value * part for one, part in means.gains.items()}
             value = value * means.value
-        return Means(np.asarray(value), slopes, gains)
+        return Means(value, slopes, gains)
 
-    def _mean_at_points(self, of: Expression) -> tuple[Array | float, Array | float]:
+    def _mean_at_points(self, of: Expression) -> tuple[Any, Any]:
         """<f> at the rows and at the columns."""
         if is_centred(of):
             return 0.0, 0.0
@@ -352,23 +348,23 @@ def is_centred(of: Expression) -> bool:
     )
 
 
-def mean_of(of: Expression, tile: Tile) -> Array:
+def mean_of(of: Expression, tile: Tile) -> Any:
     """<f> at the single points of the rows of a tile of own pairs."""
     return tile.kept((of, "mean"), lambda: _mean(of, tile))
 
 
-def _mean(of: Expression, tile: Tile) -> Array:
+def _mean(of: Expression, tile: Tile) -> Any:
     if isinstance(of, Leaf):
         return tile.mean(of.field)
     if is_centred(of):
-        return np.zeros((*leaves(of)[0].positions, tile.size))
+        return tile.zeros(*leaves(of)[0].positions, tile.size)
     if isinstance(of, Sum):
-        return np.asarray(of.constant + sum(weight * mean_of(term, tile) for weight, term in of.terms))
+        return of.constant + sum(weight * mean_of(term, tile) for weight, term in of.terms)
     if isinstance(of, Product) and len(groups(of.factors)) > 1:
-        value: Array | float = 1.0
+        value: Any = 1.0
         for members in groups(of.factors):
             value = value * mean_of(product([of.factors[k] for k in members]), tile)
-        return np.asarray(value)
+        return value
     fields = leaves(of)
     if len(fields) == 1:
         return point_mean(as_activation(of), tile.second(fields[0]))
@@ -402,6 +398,17 @@ def is_sampled(of: Expression) -> bool:
     )
 
 
+@lru_cache(maxsize=4096)
+def is_closed(of: Expression) -> bool:
+    """Whether all means of an expression are closed forms that are written for any library of arrays."""
+    if isinstance(of, Leaf):
+        return True
+    if isinstance(of, Apply):
+        return isinstance(of.inner, Leaf) and has_closed_means(of.activation, bool(of.inner.field.gains))
+    parts = of.factors if isinstance(of, Product) else [term for _, term in of.terms]
+    return all(len(members) == 1 for members in groups(parts)) and all(map(is_closed, parts))
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Elementwise(Field):
     """The moments of an expression: what a linear map, a norm or a pooling reads of it."""
@@ -423,21 +430,37 @@ class Elementwise(Field):
         """Whether several independent fields meet in a nonlinear function."""
         return is_sampled(self.expression)
 
+    @property
+    def for_any_library(self) -> bool:
+        """Whether it is made of closed forms alone."""
+        return is_closed(self.expression)
+
     def kernel(self, tile: Tile, inputs: list[Kernel], pairs: Pairs, prepared: Any) -> Kernel:
         """S = <f f'>, Theta = sum_i <d_i f d_i f'> Theta_i, and what gains add."""
-        law = PairLaw(self, tile, pairs, dict(zip(self.inputs, inputs, strict=True)))
-        means, Theta = law.means(self.expression), None
+        shape, Theta = (*shape_of(pairs), *tile.shape), None
+        kernels = dict(zip(self.inputs, inputs, strict=True))
+        covariances = {}
+        for one, kernel in kernels.items():
+            S = (
+                exact_own(kernel.S, tile, one, pairs)
+                if one.gaussian and tile.shared is not None
+                else kernel.S
+            )
+            covariances[one] = tile.split(S, pairs)
+        means = PairLaw(self, tile, pairs, covariances).means(self.expression)
         for one, slope in means.slopes.items():
-            part = law.kernels[one].Theta
-            if part is not None:
-                Theta = slope * part if Theta is None else Theta + slope * part
+            if (given := kernels[one].Theta) is not None:
+                # Slopes are arrays of nobody else, so that their products may take their place.
+                part = slope if isinstance(slope, float) else slope.reshape(shape)
+                part *= given
+                Theta = part if Theta is None else Theta + part
             for gain in one.gains:
-                more = gain.rate * means.gains[one]
+                more = gain.rate * means.gains[one].reshape(shape)
                 if gain.own_position:
-                    more = more * on_same_positions(pairs, len(tile.shape))
+                    more = more * on_same_positions(pairs, more)
                 Theta = more if Theta is None else Theta + more
-        return Kernel(means.value, Theta)
+        return Kernel(means.value.reshape(shape), Theta)
 
-    def mean(self, tile: Tile) -> Array:
+    def mean(self, tile: Tile) -> Any:
         """<f> at single points."""
         return mean_of(self.expression, tile)

@@ -11,7 +11,7 @@ follows from those of its inputs on one tile of pairs of inputs (``kernel``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any, NamedTuple
@@ -20,8 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
+from foretrain.support.arrays import beside, zeros
 from foretrain.support.seeds import generator, spawn_some
-from foretrain.theory.layers.positions import Array, Pairs, at_points
+from foretrain.theory.layers.positions import Array, Indices, Pairs, split_points, split_shape
 
 Points = dict[tuple[Hashable, str], Array]
 """What single points have, (positions..., inputs): second moments and means, by field or expression."""
@@ -30,8 +31,8 @@ Points = dict[tuple[Hashable, str], Array]
 class Kernel(NamedTuple):
     """Second moments and NTK over pairs of positions and inputs, (pairs of each axis..., pairs of inputs...)."""
 
-    S: Array
-    Theta: Array | None  # None where no parameter was met yet
+    S: Any
+    Theta: Any  # None where no parameter was met yet
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,11 @@ class Field:
         """Whether its kernel is a mean over random draws."""
         return False
 
+    @property
+    def for_any_library(self) -> bool:
+        """Whether its kernel is computed where the inputs are, by numpy or by torch on its device."""
+        return not self.sampled
+
     def needs(self, wanted: Pairs) -> tuple[Pairs, ...]:
         """Pairs of positions of each input that these pairs of its own are made of."""
         return (wanted,) * len(self.inputs)
@@ -96,9 +102,9 @@ class Field:
         """The kernel on a tile, at these pairs of positions."""
         raise NotImplementedError
 
-    def mean(self, tile: Tile) -> Array:
+    def mean(self, tile: Tile) -> Any:
         """The mean over channels at single points; 0 for a Gaussian field."""
-        return np.zeros((*self.positions, tile.size))
+        return tile.zeros(*self.positions, tile.size)
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,24 +136,37 @@ class Tile:
     row_data: dict[Field, NDArray[Any]]
     column_data: dict[Field, NDArray[Any]]
     own: bool
-    same: bool  # rows and columns are the same inputs
+    shared: tuple[Indices, Indices] | None  # rows and columns that are one input
     size: int  # inputs in the rows
     column_size: int
     sampling: Sampling | None = None
+
+    @property
+    def same(self) -> bool:
+        """Whether rows and columns are the same inputs."""
+        return self.shared is not None and self.size == self.column_size == len(self.shared[0])
+
+    def zeros(self, *shape: int) -> Any:
+        """An array of zeros where the inputs are."""
+        return zeros(shape, next(iter(self.row_data.values())))
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Axes of the inputs, after those of positions."""
         return (self.size,) if self.own else (self.size, self.column_size)
 
-    def rows(self, name: tuple[Hashable, str], pairs: Pairs) -> Array:
-        """What the first point of each pair has, ready to be broadcast."""
-        values = at_points(self.row_points[name], pairs, "p")
+    def split(self, values: Any, pairs: Pairs) -> Any:
+        """An array over pairs and inputs, seen so that :meth:`rows` and :meth:`columns` broadcast with it."""
+        return values.reshape(*split_shape(pairs), *self.shape)
+
+    def rows(self, name: tuple[Hashable, str], pairs: Pairs) -> Any:
+        """What the first point of each pair has."""
+        values = split_points(self.row_points[name], pairs, "p")
         return values if self.own else values[..., None]
 
-    def columns(self, name: tuple[Hashable, str], pairs: Pairs) -> Array:
-        """What the second point of each pair has, ready to be broadcast."""
-        values = at_points(self.column_points[name], pairs, "q")
+    def columns(self, name: tuple[Hashable, str], pairs: Pairs) -> Any:
+        """What the second point of each pair has."""
+        values = split_points(self.column_points[name], pairs, "q")
         return values if self.own else values[..., None, :]
 
     def second(self, of: Field) -> Array:
@@ -165,11 +184,11 @@ class Tile:
         return self.row_points[name]
 
 
-def on_same_positions(pairs: Pairs, inputs: int) -> Array:
-    """1 where p = q along every axis, else 0, with as many axes of length 1 as there are of inputs."""
+def on_same_positions(pairs: Pairs, like: Any) -> Any:
+    """1 where p = q along every axis, else 0, to be multiplied with an array over pairs and inputs."""
     masks = [(axis.p == axis.q).astype(np.float64) for axis in pairs]
     product = reduce(np.multiply.outer, masks, np.ones(()))
-    return np.asarray(product.reshape(product.shape + (1,) * inputs))
+    return beside(product.reshape(product.shape + (1,) * (like.ndim - len(pairs))), like)
 
 
 def with_gains(kernel: Kernel, gains: tuple[Gain, ...], pairs: Pairs) -> Kernel:
@@ -177,6 +196,17 @@ def with_gains(kernel: Kernel, gains: tuple[Gain, ...], pairs: Pairs) -> Kernel:
     for gain in gains:
         part = gain.rate * kernel.S
         if gain.own_position:
-            part = part * on_same_positions(pairs, part.ndim - len(pairs))
+            part = part * on_same_positions(pairs, part)
         kernel = Kernel(kernel.S, part if kernel.Theta is None else kernel.Theta + part)
     return kernel
+
+
+def weighted_sum(weights: Sequence[float], kernels: Sequence[Kernel]) -> Kernel:
+    """Kernels times weights, added."""
+    S, Theta = None, None
+    for weight, kernel in zip(weights, kernels, strict=True):
+        part, more = (one if one is None or weight == 1 else weight * one for one in kernel)
+        S = part if S is None else S + part
+        if more is not None:
+            Theta = more if Theta is None else Theta + more
+    return Kernel(S, Theta)

@@ -8,41 +8,54 @@ from typing import Any
 
 import numpy as np
 
-from foretrain.theory.layers.fields import Field, Kernel, Tile, on_same_positions
+from foretrain.support.arrays import beside, namespace
+from foretrain.theory.layers.fields import Field, Kernel, Tile, on_same_positions, weighted_sum
 from foretrain.theory.layers.positions import (
     Array,
     Axis,
     AxisMap,
     Indices,
     Pairs,
+    PairStep,
     Taps,
     Weights,
     at_points,
-    repeated,
     shape_of,
+    taken,
 )
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Data(Field):
-    """Numbers as given, (inputs, positions..., channels): S is the mean of their products over channels."""
+    """Numbers as given, (positions..., inputs, channels): S is the mean of their products over channels."""
 
     def kernel(self, tile: Tile, inputs: list[Kernel], pairs: Pairs, prepared: Any) -> Kernel:
         """S at the pairs; no parameter has been met."""
-        rows, columns = (np.moveaxis(data[self], 0, -2) for data in (tile.row_data, tile.column_data))
+        library, rows, columns = namespace(tile.row_data[self]), tile.row_data[self], tile.column_data[self]
+        channels = rows.shape[-1]
+        if not tile.own and all(axis.is_full() for axis in pairs):  # one product of matrices
+            S = rows.reshape(-1, channels) @ columns.reshape(-1, channels).T
+            S = S.reshape(*rows.shape[:-1], *columns.shape[:-1])
+            axes = len(pairs)
+            order = [k + side for k in range(axes) for side in (0, axes + 1)] + [axes, 2 * axes + 1]
+            S = library.moveaxis(S, tuple(order), tuple(range(len(order)))).reshape(
+                *shape_of(pairs), *tile.shape
+            )
+            S /= channels
+            return Kernel(S, None)
         at_p, at_q = at_points(rows, pairs, "p"), at_points(columns, pairs, "q")
         if tile.own:
-            return Kernel(np.einsum("...ac,...ac->...a", at_p, at_q) / rows.shape[-1], None)
-        return Kernel(at_p @ np.swapaxes(at_q, -1, -2) / rows.shape[-1], None)
+            return Kernel(library.einsum("...ac,...ac->...a", at_p, at_q) / channels, None)
+        return Kernel(at_p @ library.swapaxes(at_q, -1, -2) / channels, None)
 
-    def mean(self, tile: Tile) -> Array:
+    def mean(self, tile: Tile) -> Any:
         """The mean over the channels given."""
-        return np.moveaxis(tile.row_data[self].mean(axis=-1), 0, -1)
+        return tile.row_data[self].mean(-1)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Embedded(Field):
-    """Rows of a table of independent Gaussian vectors, chosen by tokens (inputs, positions...)."""
+    """Rows of a table of independent Gaussian vectors, chosen by tokens (positions..., inputs)."""
 
     variance: float
     rate: float
@@ -50,12 +63,12 @@ class Embedded(Field):
 
     def kernel(self, tile: Tile, inputs: list[Kernel], pairs: Pairs, prepared: Any) -> Kernel:
         """Equal tokens have the variance in common, others nothing."""
-        rows, columns = (np.moveaxis(data[self], 0, -1) for data in (tile.row_data, tile.column_data))
-        at_p, at_q = at_points(rows, pairs, "p"), at_points(columns, pairs, "q")
+        at_p, at_q = at_points(tile.row_data[self], pairs, "p"), at_points(tile.column_data[self], pairs, "q")
         if not tile.own:
             at_p, at_q = at_p[..., None], at_q[..., None, :]
         equal = (at_p == at_q) if self.padding is None else (at_p == at_q) & (at_p != self.padding)
-        return Kernel(self.variance * equal, self.rate * equal)
+        ones = tile.zeros(*equal.shape) + equal
+        return Kernel(self.variance * ones, self.rate * ones)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -72,19 +85,20 @@ class Table(Field):
 
     def kernel(self, tile: Tile, inputs: list[Kernel], pairs: Pairs, prepared: Any) -> Kernel:
         """The same for all pairs of inputs."""
-        mask = on_same_positions(pairs, len(tile.shape))
-        S = self.variance * mask
-        if self.values is not None:
-            at_p, at_q = at_points(self.values, pairs, "p"), at_points(self.values, pairs, "q")
-            S = (at_p * at_q).mean(axis=-1).reshape(mask.shape)
-        shape = (*shape_of(pairs), *tile.shape)
-        return Kernel(np.broadcast_to(S, shape), np.broadcast_to(self.rate * mask, shape))
+        zero = tile.zeros(*shape_of(pairs), *tile.shape)
+        mask = on_same_positions(pairs, zero)
+        if self.values is None:
+            return Kernel(zero + self.variance * mask, zero + self.rate * mask)
+        at_p, at_q = at_points(self.values, pairs, "p"), at_points(self.values, pairs, "q")
+        S = (at_p * at_q).mean(axis=-1).reshape(mask.shape)
+        return Kernel(zero + beside(S, zero), zero + self.rate * mask)
 
-    def mean(self, tile: Tile) -> Array:
+    def mean(self, tile: Tile) -> Any:
         """The mean of fixed values; 0 for random ones."""
         if self.values is None:
             return super().mean(tile)
-        return np.repeat(self.values.mean(axis=-1)[..., None], tile.size, axis=-1)
+        zero = tile.zeros(*self.positions, tile.size)
+        return zero + beside(self.values.mean(axis=-1)[..., None], zero)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -104,31 +118,30 @@ class Mapped(Field):
         axes = zip(self.axes, self._all_axes(wanted), strict=True)
         return (tuple(axis if one is None else one.reads(axis) for one, axis in axes),)
 
-    def prepare(self, wanted: Pairs, given: tuple[Pairs, ...]) -> list[Any]:
-        """A matrix for each axis, the ones that shrink it most first, each for all pairs along the axes before it."""
-        matrices = []
-        for k, (one, want, have) in enumerate(zip(self.axes, self._all_axes(wanted), given[0], strict=True)):
+    def prepare(self, wanted: Pairs, given: tuple[Pairs, ...]) -> list[PairStep]:
+        """A step for each axis, the ones that shrink it most first."""
+        axes = list(enumerate(zip(self.axes, self._all_axes(wanted), given[0], strict=True)))
+        lengths, steps = list(shape_of(given[0])), []
+        for k, (one, want, have) in sorted(axes, key=lambda axis: len(axis[1][1]) / max(len(axis[1][2]), 1)):
+            if one is None and len(want) != len(have):
+                one = Weights.of(np.eye(want.size))
             if one is not None:
-                matrices.append((k, one.matrix(want, have)))
-            elif len(want) != len(have):
-                matrices.append((k, Weights.of(np.eye(want.size)).matrix(want, have)))
-        matrices.sort(key=lambda entry: entry[1].shape[0] / max(entry[1].shape[1], 1))
-        lengths, found = list(shape_of(given[0])), []
-        for axis, matrix in matrices:
-            found.append(repeated(matrix, prod(lengths[:axis])))
-            lengths[axis] = matrix.shape[0]
-        return found
+                steps.append(one.step(want, have, prod(lengths[:k])))
+                lengths[k] = len(want)
+        return steps
 
-    def mapped(self, values: Array | None, pairs: Pairs, matrices: list[Any]) -> Array | None:
-        """The sum over taps, or the map of positions on both sides."""
+    def mapped(self, values: Any, pairs: Pairs, steps: list[PairStep], tile: Tile, scale: float = 1) -> Any:
+        """The sum over taps, or the map of positions on both sides, times a scale; a new array."""
         if values is None:
             return None
-        trailing = values.shape[len(self.axes) :]
-        if not values.size:  # everything that is read lies in the padding
-            return np.zeros((*shape_of(pairs), *trailing))
-        for matrix in matrices:
-            values = np.asarray(matrix @ values.reshape(matrix.shape[1], values.size // matrix.shape[1]))
-        return values.reshape(*shape_of(pairs), *trailing)
+        shape = (*shape_of(pairs), *tile.shape)
+        if not prod(values.shape):  # everything that is read lies in the padding
+            return tile.zeros(*shape)
+        for step in steps:
+            values = step(values)
+        if steps and scale != 1:
+            values *= scale
+        return values.reshape(shape) if steps else scale * values.reshape(shape)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -146,9 +159,9 @@ class LinearMap(Mapped):
     shared: bool = True  # one set of weights for all positions; else each position has its own
 
     @property
-    def taps(self) -> int:
-        """Number of taps k, of all axes."""
-        return prod(len(one.source) for one in self.axes if isinstance(one, Taps))
+    def scale(self) -> float:
+        """C_W / k for k taps of all axes, by which every sum over taps is multiplied (1/k where C_W is zero)."""
+        return (self.C_W or 1.0) / prod(len(one.source) for one in self.axes if isinstance(one, Taps))
 
     def _own_only(self, pairs: Pairs) -> Pairs:
         """Weights of different positions are independent: only p = q has a kernel."""
@@ -158,28 +171,30 @@ class LinearMap(Mapped):
         """What the taps read."""
         return super().needs(self._own_only(wanted))
 
-    def prepare(self, wanted: Pairs, given: tuple[Pairs, ...]) -> list[Any]:
+    def prepare(self, wanted: Pairs, given: tuple[Pairs, ...]) -> list[PairStep]:
         """The sums over taps."""
         return super().prepare(self._own_only(wanted), given)
 
     def kernel(self, tile: Tile, inputs: list[Kernel], pairs: Pairs, prepared: Any) -> Kernel:
         """The rule of a linear layer after the sum over taps."""
         within = self._own_only(pairs)
-        S = self.mapped(inputs[0].S, within, prepared)
-        Theta = self.mapped(inputs[0].Theta, within, prepared)
-        assert S is not None
-        new = (self.lambda_W / self.taps) * S
-        new += self.lambda_b
-        if Theta is not None:
-            new += (self.C_W / self.taps) * Theta
-        K = (self.C_W / self.taps) * S
+        K, Theta = (self.mapped(part, within, prepared, tile, self.scale) for part in inputs[0])
+        ntk_rates = self.C_W and self.lambda_W == self.C_W and self.lambda_b == self.C_b
+        new = None if ntk_rates else (self.lambda_W / (self.C_W or 1.0)) * K + self.lambda_b
+        if not self.C_W:  # the sums were taken with weight 1
+            K, Theta = 0 * K, None
         K += self.C_b
+        if Theta is None:
+            Theta = 1 * K if new is None else new
+        else:
+            Theta += K if new is None else new
         if self.shared:
-            return Kernel(K, new)
-        spread = np.zeros((2, *shape_of(pairs), *K.shape[len(pairs) :]))
-        where: Any = (slice(None), *np.ix_(*(axis.same for axis in pairs)))
-        spread[where] = K, new
-        return Kernel(spread[0], spread[1])
+            return Kernel(K, Theta)
+        own = tuple(beside(one, K) for one in np.ix_(*(axis.same for axis in pairs)))
+        spread = tuple(tile.zeros(*shape_of(pairs), *tile.shape) for _ in range(2))
+        for target, values in zip(spread, (K, Theta)):
+            target[own] = values
+        return Kernel(*spread)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -193,16 +208,16 @@ class PositionMap(Mapped):
 
     def kernel(self, tile: Tile, inputs: list[Kernel], pairs: Pairs, prepared: Any) -> Kernel:
         """The map on both sides."""
-        S, Theta = (self.mapped(part, pairs, prepared) for part in inputs[0])
-        assert S is not None
-        return Kernel(S, Theta)
+        return Kernel(*(self.mapped(part, pairs, prepared, tile) for part in inputs[0]))
 
-    def mean(self, tile: Tile) -> Array:
+    def mean(self, tile: Tile) -> Any:
         """The map of the means."""
         values = tile.mean(self.inputs[0])
+        library = namespace(values)
         for k, one in enumerate(self.axes):
             if isinstance(one, Weights):
-                values = np.moveaxis(np.tensordot(one.matrix_of_positions.toarray(), values, (1, k)), 0, k)
+                matrix = beside(one.matrix_of_positions.toarray(), values)
+                values = library.moveaxis(library.tensordot(matrix, values, ((1,), (k,))), 0, k)
         return values.reshape(*self.positions, tile.size)
 
 
@@ -268,26 +283,26 @@ class Arranged(Field):
 
     def kernel(self, tile: Tile, inputs: list[Kernel], pairs: Pairs, prepared: Any) -> Kernel:
         """The same entries in another order."""
-        S, Theta = (None if part is None else self._rearranged(part, pairs, prepared) for part in inputs[0])
-        assert S is not None
-        return Kernel(S, Theta)
+        parts = (None if part is None else self._rearranged(part, pairs, prepared) for part in inputs[0])
+        return Kernel(*parts)
 
-    def _rearranged(self, values: Array, pairs: Pairs, places: list[Indices]) -> Array:
+    def _rearranged(self, values: Any, pairs: Pairs, places: list[Indices]) -> Any:
         axes, trailing = len(self.order), values.shape[len(self.order) :]
-        values = values.transpose(*self.order, *range(axes, values.ndim))
+        values = namespace(values).moveaxis(values, self.order, tuple(range(axes)))
         if not self.split:
             fine, sizes = iter(values.shape[:axes]), []
             for count in self.groups:
                 sizes.append(prod(next(fine) for _ in range(count)))
             values = values.reshape(*sizes, *trailing)
         for k, where in enumerate(places):
-            values = np.take(values, where, axis=k)
+            values = taken(values, where, k)
         return values.reshape(*shape_of(pairs), *trailing)
 
-    def mean(self, tile: Tile) -> Array:
+    def mean(self, tile: Tile) -> Any:
         """The same numbers."""
         values = tile.mean(self.inputs[0])
-        return values.transpose(*self.order, values.ndim - 1).reshape(*self.positions, tile.size)
+        values = namespace(values).moveaxis(values, self.order, tuple(range(len(self.order))))
+        return values.reshape(*self.positions, tile.size)
 
 
 def _unraveled(indices: Indices, sizes: list[int]) -> tuple[Indices, ...]:
@@ -334,23 +349,24 @@ class Joined(Field):
 
     def kernel(self, tile: Tile, inputs: list[Kernel], pairs: Pairs, prepared: Any) -> Kernel:
         """The kernels of the parts, and products of means between them."""
-        trailing = inputs[0].S.shape[len(pairs) :]
-        S, Theta = np.zeros((2, *shape_of(pairs), *trailing))
+        S, Theta = (tile.zeros(*shape_of(pairs), *tile.shape) for _ in range(2))
         before = (slice(None),) * self.axis
         for i, (first, kernel) in enumerate(zip(self._limits(), inputs, strict=True)):
-            inside = (*before, self._inside(pairs[self.axis], first, first))
+            inside = (*before, beside(self._inside(pairs[self.axis], first, first), S))
             S[inside] = kernel.S
             if kernel.Theta is not None:
                 Theta[inside] = kernel.Theta
             for j, second in enumerate(self._limits()):
                 across = self._inside(pairs[self.axis], first, second)
                 if i != j and not (self.inputs[i].gaussian or self.inputs[j].gaussian) and len(across):
-                    S[(*before, across)] = self._means(tile, pairs, across, (i, first[0]), (j, second[0]))
+                    S[(*before, beside(across, S))] = self._means(
+                        tile, pairs, across, (i, first[0]), (j, second[0])
+                    )
         return Kernel(S, Theta)
 
     def _means(
         self, tile: Tile, pairs: Pairs, across: Indices, row: tuple[int, int], column: tuple[int, int]
-    ) -> Array:
+    ) -> Any:
         """m(a; p) m(b; q) for p in one part and q in another."""
         axis, k = pairs[self.axis], self.axis
         sides = []
@@ -359,16 +375,17 @@ class Joined(Field):
             if tile.own:
                 tile.mean(self.inputs[part])
             points = tile.row_points if side == "p" else tile.column_points
-            values = np.take(points[name], positions[across] - start, axis=k)
+            values = taken(points[name], positions[across] - start, k)
             others = [one for number, one in enumerate(pairs) if number != k]
             for number, one in zip([n for n in range(len(pairs)) if n != k], others):
-                values = np.take(values, getattr(one, side), axis=number)
+                values = taken(values, getattr(one, side), number)
             sides.append(values if tile.own else values[..., None] if side == "p" else values[..., None, :])
-        return np.asarray(sides[0] * sides[1])
+        return sides[0] * sides[1]
 
-    def mean(self, tile: Tile) -> Array:
+    def mean(self, tile: Tile) -> Any:
         """The means of the parts."""
-        return np.concatenate([tile.mean(one) for one in self.inputs], axis=self.axis)
+        means = [tile.mean(one) for one in self.inputs]
+        return namespace(means[0]).concatenate(means, self.axis)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -379,12 +396,7 @@ class Superposed(Field):
 
     def kernel(self, tile: Tile, inputs: list[Kernel], pairs: Pairs, prepared: Any) -> Kernel:
         """Sums of kernels times squared weights."""
-        S = sum(w * w * one.S for w, one in zip(self.weights, inputs, strict=True))
-        Theta = None
-        for w, one in zip(self.weights, inputs, strict=True):
-            if one.Theta is not None:
-                Theta = w * w * one.Theta if Theta is None else Theta + w * w * one.Theta
-        return Kernel(np.asarray(S), Theta)
+        return weighted_sum([weight**2 for weight in self.weights], inputs)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -400,6 +412,6 @@ class ChannelPart(Field):
         """That of the whole."""
         return inputs[0]
 
-    def mean(self, tile: Tile) -> Array:
+    def mean(self, tile: Tile) -> Any:
         """That of the whole."""
         return tile.mean(self.inputs[0])

@@ -9,10 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from foretrain.theory.layers.fields import Field, Kernel, Tile, on_same_positions
-from foretrain.theory.layers.positions import Array, Pairs
+from foretrain.theory.layers.fields import Field, Kernel, Tile, on_same_positions, weighted_sum
+from foretrain.theory.layers.positions import Pairs
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -46,23 +44,22 @@ class Normalised(Field):
     def _statistics(self, tile: Tile) -> None:
         """Centre and scale at every point, from the inputs after the first."""
         axes = tuple(range(len(self.positions))) if self.over_positions else ()
-        mean = np.zeros((*self.positions, tile.size))
-        square = np.zeros_like(mean)
+        mean, square = tile.zeros(*self.positions, tile.size), tile.zeros(*self.positions, tile.size)
         for share, one in zip(self.shares, self.inputs[1:], strict=True):
             square += share * tile.second(one)
             if self.centred and not one.gaussian:
                 mean += share * tile.mean(one)
         if axes:
-            mean, square = (np.broadcast_to(part.mean(axis=axes), part.shape) for part in (mean, square))
+            mean, square = (part.mean(axes) + 0 * part for part in (mean, square))
         tile.kept((self, "centre"), lambda: mean)
-        tile.kept((self, "scale"), lambda: 1 / np.sqrt(square - mean**2 + self.epsilon))
+        tile.kept((self, "scale"), lambda: (square - mean**2 + self.epsilon) ** -0.5)
 
     def kernel(self, tile: Tile, inputs: list[Kernel], pairs: Pairs, prepared: Any) -> Kernel:
         """S' = r r' (S - mu m' - m mu' + mu mu'), Theta' = r r' Theta."""
         if tile.own:
             self._statistics(tile)
         scale = tile.rows((self, "scale"), pairs) * tile.columns((self, "scale"), pairs)
-        S, Theta = inputs[0]
+        S, Theta = (None if part is None else tile.split(part, pairs) for part in inputs[0])
         if self.centred and any(not one.gaussian for one in self.inputs):
             first = self.inputs[0]
             if tile.own:
@@ -70,14 +67,15 @@ class Normalised(Field):
             m, m_ = tile.rows((first, "mean"), pairs), tile.columns((first, "mean"), pairs)
             mu, mu_ = tile.rows((self, "centre"), pairs), tile.columns((self, "centre"), pairs)
             S = S - mu * m_ - m * mu_ + mu * mu_
-        return Kernel(S * scale, None if Theta is None else Theta * scale)
+        shape = inputs[0].S.shape
+        return Kernel((S * scale).reshape(shape), None if Theta is None else (Theta * scale).reshape(shape))
 
-    def mean(self, tile: Tile) -> Array:
+    def mean(self, tile: Tile) -> Any:
         """r (m - mu)."""
         if self.gaussian:
             return super().mean(tile)
         mean = tile.mean(self.inputs[0])
-        return np.asarray(tile.row_points[self, "scale"] * (mean - tile.row_points[self, "centre"]))
+        return tile.row_points[self, "scale"] * (mean - tile.row_points[self, "centre"])
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -103,13 +101,12 @@ class Trained(Field):
     def kernel(self, tile: Tile, inputs: list[Kernel], pairs: Pairs, prepared: Any) -> Kernel:
         """Theta' = Theta + gain_rate S + shift_rate."""
         S, Theta = inputs[0]
-        more: Array | float = self.gain_rate * inputs[-1].S + self.shift_rate
+        more = self.gain_rate * inputs[-1].S + self.shift_rate
         if self.own_position:
-            more = more * on_same_positions(pairs, len(tile.shape))
-        Theta = np.broadcast_to(more, S.shape) if Theta is None else Theta + more
-        return Kernel(S, Theta)
+            more = more * on_same_positions(pairs, S)
+        return Kernel(S, more if Theta is None else Theta + more)
 
-    def mean(self, tile: Tile) -> Array:
+    def mean(self, tile: Tile) -> Any:
         """Unchanged."""
         return tile.mean(self.inputs[0])
 
@@ -122,15 +119,8 @@ class Mixed(Field):
 
     def kernel(self, tile: Tile, inputs: list[Kernel], pairs: Pairs, prepared: Any) -> Kernel:
         """Kernels weighted by the shares of the channels."""
-        S = sum(share * one.S for share, one in zip(self.shares, inputs, strict=True))
-        Theta: Array | None = None
-        for share, one in zip(self.shares, inputs, strict=True):
-            if one.Theta is not None:
-                Theta = share * one.Theta if Theta is None else Theta + share * one.Theta
-        return Kernel(np.asarray(S), Theta)
+        return weighted_sum(self.shares, inputs)
 
-    def mean(self, tile: Tile) -> Array:
+    def mean(self, tile: Tile) -> Any:
         """Means weighted by the shares."""
-        return np.asarray(
-            sum(share * tile.mean(one) for share, one in zip(self.shares, self.inputs, strict=True))
-        )
+        return sum(share * tile.mean(one) for share, one in zip(self.shares, self.inputs, strict=True))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -12,10 +14,12 @@ from foretrain.gaussian.closed_forms import closed_pair, tile_rule
 from foretrain.gaussian.factors import Factor, Term
 from foretrain.gaussian.grams import AllPairs, second_moments
 from foretrain.gaussian.quadrature import Stack
+from foretrain.support.arrays import beside, namespace, on_host
 from foretrain.theory.layers.fields import Field, Tile
 from foretrain.theory.layers.positions import Array, Indices, Pairs, shape_of
 
 _TOLERANCE = 1e-12
+_BLOCK = 2**14  # pairs for which all that a closed form holds stays in the cache of a core
 
 
 @lru_cache(maxsize=256)
@@ -28,41 +32,59 @@ def factor_of(activation: Activation, kind: str) -> Factor:
 
 
 def pair_means(
-    activation: Activation, kinds: Sequence[str], covariance: Array, of: Field, tile: Tile, pairs: Pairs
-) -> list[Array]:
-    """Each kind of mean at every pair: the closed form, else the series in the correlation."""
-    rows, columns = tile.rows((of, "second"), pairs), tile.columns((of, "second"), pairs)
-    if tile.same and not tile.own:
-        covariance = exact_own(covariance, tile.row_points[of, "second"], pairs)
+    activation: Activation, kinds: Sequence[str], covariance: Any, of: Field, tile: Tile, pairs: Pairs
+) -> list[Any]:
+    """Each kind of mean at every pair, as ``tile.split`` has them: the closed form, else a series.
+
+    Covariances of points with themselves must be their variances to the last digit (:func:`exact_own`).
+    """
     factors = [factor_of(activation, kind) for kind in kinds]
-    found: list[Array | None] = [None] * len(kinds)
-    closed = {closed_pair(one, one): k for k, one in enumerate(factors) if closed_pair(one, one) is not None}
+    means: list[Any] = [None] * len(kinds)
+    closed = {pair[1]: k for k, one in enumerate(factors) if (pair := closed_pair(one, one)) is not None}
     if closed:
-        targets = {pair[1]: np.empty(covariance.shape) for pair in closed if pair is not None}
-        tile_rule(activation)(rows, columns, covariance, targets)
-        for pair, k in closed.items():
-            assert pair is not None
-            found[k] = targets[pair[1]]
+        # What a rule sweeps several times stays near the core: a block of pairs at a time.
+        rule, library = tile_rule(activation), namespace(covariance)
+        sides = tile.rows((of, "second"), pairs), tile.columns((of, "second"), pairs)
+        targets = {order: library.empty_like(covariance) for order in closed}
+        step = max(1, _BLOCK * len(covariance) // math.prod(covariance.shape))
+        for start in range(0, len(covariance), step):
+            some = slice(start, start + step)
+            a, b = (one if len(one) == 1 else one[some] for one in sides)
+            rule(a, b, covariance[some], {order: target[some] for order, target in targets.items()})
+        for order, k in closed.items():
+            means[k] = targets[order]
     if activation.slopes is not None and "gain" in kinds:  # z s'(z) = s(z)
-        found[kinds.index("gain")] = found[kinds.index("value")]
-    left = [k for k, value in enumerate(found) if value is None]
+        means[kinds.index("gain")] = means[kinds.index("value")]
+    left = [k for k, value in enumerate(means) if value is None]
     if left:
-        more = _by_series([factors[k] for k in left], covariance, of, tile, pairs)
+        listed = covariance.reshape(*shape_of(pairs), *tile.shape)
+        more = _by_series([factors[k] for k in left], listed, of, tile, pairs)
         for k, value in zip(left, more, strict=True):
-            found[k] = value
-    return [value for value in found if value is not None]
+            means[k] = tile.split(value, pairs)
+    return means
 
 
-def exact_own(covariance: Array, variance: Array, pairs: Pairs) -> Array:
+@lru_cache(maxsize=256)
+def has_closed_means(activation: Activation, gains: bool) -> bool:
+    """Whether no mean of a nonlinearity needs a series."""
+    kinds = ("value", "slope", "gain") if gains and activation.slopes is None else ("value", "slope")
+    factors = [factor_of(activation, kind) for kind in kinds]
+    return all(closed_pair(one, one) is not None for one in factors)
+
+
+def exact_own(covariance: Any, tile: Tile, of: Field, pairs: Pairs) -> Any:
     """The covariances with those of points with themselves equal to the variances to the last digit.
 
     The angle between a point and itself would else be the square root of a rounding error.
     """
-    covariance = np.ascontiguousarray(covariance)
-    inputs = np.arange(variance.shape[-1])
-    same = np.ix_(*(axis.same for axis in pairs), inputs)
-    positions = np.ix_(*(axis.p[axis.same] for axis in pairs), inputs)
-    covariance[(*same, same[-1])] = variance[positions]
+    assert tile.shared is not None
+    covariance = covariance if namespace(covariance) is not np else np.ascontiguousarray(covariance)
+    number = np.arange(len(tile.shared[0]))
+    *places, number = np.ix_(*(axis.same for axis in pairs), number)
+    positions = np.ix_(*(axis.p[axis.same] for axis in pairs), number.ravel())[:-1]
+    rows, columns = (beside(one[number], covariance) for one in tile.shared)
+    own, points = ([beside(one, covariance) for one in where] for where in (places, positions))
+    covariance[(*own, rows, columns)] = tile.row_points[of, "second"][(*points, rows)]
     return covariance
 
 
@@ -87,12 +109,11 @@ def _by_series(factors: list[Factor], covariance: Array, of: Field, tile: Tile, 
         found = AllPairs(matrix, variance, _TOLERANCE, first_column=len(matrix)).all(products)
         for target, one in zip(out, found, strict=True):
             target[places] = one.value.reshape(block.shape).transpose(0, 2, 1, 3)
-    if tile.same:
-        inputs = np.arange(values.shape[1])
-        same = np.flatnonzero(p == q)
+    if tile.shared is not None:
+        (inputs, beside_them), same = tile.shared, np.flatnonzero(p == q)
         for target, factor in zip(out, factors, strict=True):
-            own = second_moments(factor, flat_rows[p[same]].ravel()).reshape(len(same), -1)
-            target[same[:, None], inputs, inputs] = own
+            own = second_moments(factor, flat_rows[p[same]][:, inputs].ravel()).reshape(len(same), -1)
+            target[same[:, None], inputs, beside_them] = own
     return results
 
 
@@ -139,12 +160,12 @@ def _blocks(p: Indices, q: Indices, positions: int) -> list[Indices]:
     return [part[None] for part in np.split(order, edges)]
 
 
-def point_mean(activation: Activation, variance: Array) -> Array:
+def point_mean(activation: Activation, variance: Any) -> Any:
     """<s(u)> at single points of these variances."""
-    flat = variance.ravel()
     if activation.slopes is not None:
         minus, plus = activation.slopes
-        return np.asarray((plus - minus) * np.sqrt(variance / (2 * np.pi)))
-    one = factor_of(activation, "value")
+        return (plus - minus) * (variance / (2 * math.pi)) ** 0.5
+    on_device, variance = variance, on_host(variance)
+    flat, one = variance.ravel(), factor_of(activation, "value")
     value, _ = Stack(flat[:, None, None], np.zeros((len(flat), 1)), _TOLERANCE).total([one])
-    return np.asarray(value.reshape(variance.shape))
+    return beside(value.reshape(variance.shape), on_device)

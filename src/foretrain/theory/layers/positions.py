@@ -17,6 +17,8 @@ import numpy as np
 import scipy.sparse as sparse
 from numpy.typing import NDArray
 
+from foretrain.support.arrays import beside, namespace, zeros
+
 Array = NDArray[np.float64]
 Indices = NDArray[np.intp]
 
@@ -53,6 +55,14 @@ class Axis:
         """Positions of the second input."""
         return self.keys % max(self.size, 1)
 
+    def is_full(self) -> bool:
+        """Whether the list holds all pairs."""
+        return len(self) == self.size**2
+
+    def is_diagonal(self) -> bool:
+        """Whether the list holds the pairs p = q and no others."""
+        return len(self) == self.size and len(self.same) == self.size
+
     @cached_property
     def same(self) -> Indices:
         """Where the list holds pairs p = q."""
@@ -66,7 +76,7 @@ class Axis:
 
     def covers(self, other: Axis) -> bool:
         """Whether every pair of the other list is in this one."""
-        if self is other or len(self) == self.size**2:
+        if self is other or self.is_full():
             return True
         return len(self) >= len(other) and bool(np.isin(other.keys, self.keys).all())
 
@@ -98,6 +108,11 @@ def shape_of(pairs: Pairs) -> tuple[int, ...]:
     return tuple(len(axis) for axis in pairs)
 
 
+def split_shape(pairs: Pairs) -> tuple[int, ...]:
+    """Lengths of the lists, a full one as (first positions, second positions)."""
+    return tuple(n for axis in pairs for n in ((axis.size, axis.size) if axis.is_full() else (len(axis),)))
+
+
 @dataclass(frozen=True, eq=False)
 class Taps:
     """Along one axis: ``source[t, p]`` is the input position that output position p reads by tap t, or -1 for none.
@@ -114,12 +129,32 @@ class Taps:
         inside = (p >= 0) & (q >= 0)
         return Axis.of(p[inside], q[inside], self.size)
 
-    def matrix(self, wanted: Axis, given: Axis) -> Any:
-        """The sum over taps as a matrix from the list of inputs to that of outputs."""
+    def step(self, wanted: Axis, given: Axis, blocks: int) -> PairStep:
+        """The sum over taps, from the list of inputs to that of outputs."""
+        runs = self._runs()
+        for is_whole, axes in ((Axis.is_full, 2), (Axis.is_diagonal, 1)):
+            if runs is not None and is_whole(wanted) and is_whole(given):
+                return TapSum(blocks, (given.size,) * axes, (wanted.size,) * axes, runs)
         p, q = self.source[:, wanted.p], self.source[:, wanted.q]
         tap, row = np.nonzero((p >= 0) & (q >= 0))
         column = given.places(p[tap, row], q[tap, row])
-        return sparse.csr_array((np.ones(len(row)), (row, column)), shape=(len(wanted), len(given)))
+        shape = (len(wanted), len(given))
+        return PairMatrix.of(sparse.csr_array((np.ones(len(row)), (row, column)), shape=shape), blocks)
+
+    def _runs(self) -> tuple[tuple[slice, slice], ...] | None:
+        """For each tap the outputs that read by it, and the inputs they read; None where they are no plain slices."""
+        runs = []
+        for source in self.source:
+            (outputs,) = np.nonzero(source >= 0)
+            inputs, apart = source[outputs], np.diff(source[outputs])
+            if not len(outputs):
+                continue
+            stride = int(apart[0]) if len(apart) else 1
+            if stride < 1 or (np.diff(outputs) != 1).any() or (apart != stride).any():
+                return None
+            into = slice(int(outputs[0]), int(outputs[-1]) + 1)
+            runs.append((into, slice(int(inputs[0]), int(inputs[-1]) + 1, stride)))
+        return tuple(runs)
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,38 +199,103 @@ class Weights:
         _, i, j, _ = self._products(wanted)
         return Axis.of(i, j, self.size)
 
-    def matrix(self, wanted: Axis, given: Axis) -> Any:
+    def step(self, wanted: Axis, given: Axis, blocks: int) -> PairStep:
         """The map on both sides, A x A, from the list of inputs to that of outputs."""
         number, i, j, weight = self._products(wanted)
         shape = (len(wanted), len(given))
-        return sparse.csr_array((weight, (number, given.places(i, j))), shape=shape)
+        return PairMatrix.of(sparse.csr_array((weight, (number, given.places(i, j))), shape=shape), blocks)
 
 
 AxisMap = Taps | Weights
 
 
-def repeated(matrix: Any, blocks: int) -> Any:
-    """A sparse matrix for an array whose axes before its own have so many entries."""
-    return matrix if blocks == 1 else sparse.kron(sparse.eye_array(blocks), matrix, format="csr")
+@dataclass(frozen=True, eq=False)
+class PairMatrix:
+    """A sparse matrix from one list of pairs to another, for arrays of numpy or of torch."""
+
+    matrix: Any
+
+    @staticmethod
+    def of(matrix: Any, blocks: int) -> PairMatrix:
+        """For an array whose axes before the list have so many entries."""
+        return PairMatrix(
+            matrix if blocks == 1 else sparse.kron(sparse.eye_array(blocks), matrix, format="csr")
+        )
+
+    def __call__(self, values: Any) -> Any:
+        """The product with an array whose leading axes it reads; a new one, the other axes flat."""
+        flat, whole = values.reshape(self.matrix.shape[1], -1), self.matrix
+        if isinstance(values, np.ndarray):
+            return whole @ flat
+        listed = whole.tocoo()
+        places, entries = (beside(part, values) for part in (np.stack(listed.coords), listed.data))
+        sparse_tensor = namespace(values).sparse_coo_tensor
+        return sparse_tensor(places, entries, whole.shape, is_coalesced=True, check_invariants=False) @ flat
+
+
+@dataclass(frozen=True, eq=False)
+class TapSum:
+    """The sum over taps between lists of all pairs, or of equal ones, by slices of the array."""
+
+    blocks: int  # entries of the axes before the list
+    given: tuple[int, ...]  # first and second positions of the inputs, or their one position
+    wanted: tuple[int, ...]
+    runs: tuple[tuple[slice, slice], ...]
+
+    def __call__(self, values: Any) -> Any:
+        """The sum for an array whose leading axes it reads; a new one, the other axes flat."""
+        values, axes = values.reshape(self.blocks, *self.given, -1), len(self.given)
+        runs = [[(slice(None), *(side,) * axes) for side in run] for run in self.runs]
+        whole = next((k for k, (into, _) in enumerate(self.runs) if into == slice(0, self.wanted[0])), None)
+        if whole is None:
+            total = zeros((self.blocks, *self.wanted, values.shape[-1]), values)
+        else:
+            total = 1 * values[runs.pop(whole)[1]]
+        for into, source in runs:
+            total[into] += values[source]
+        return total
+
+
+PairStep = PairMatrix | TapSum
+
+
+def taken(values: Any, where: Indices, axis: int) -> Any:
+    """Entries along an axis by their numbers."""
+    if isinstance(values, np.ndarray):
+        return np.take(values, where, axis=axis)
+    return values.index_select(axis, beside(where, values))
 
 
 def selected(values: Array, given: Pairs, wanted: Pairs) -> Array:
     """The entries of some of the pairs."""
     for number, (have, want) in enumerate(zip(given, wanted, strict=True)):
         if have is not want and len(have) != len(want):
-            values = np.take(values, have.places(want.p, want.q), axis=number)
+            values = taken(values, have.places(want.p, want.q), number)
     return values
+
+
+def split_points(values: Any, pairs: Pairs, side: str) -> Any:
+    """What points hold at one side of each pair, to be broadcast with arrays of :func:`split_shape`."""
+    shape = list[int]()
+    for number, axis in enumerate(pairs):
+        if axis.is_full():
+            shape += [axis.size, 1] if side == "p" else [1, axis.size]
+        else:
+            values = values if axis.is_diagonal() else taken(values, getattr(axis, side), number)
+            shape.append(len(axis))
+    return values.reshape(*shape, *values.shape[len(pairs) :])
 
 
 def at_points(values: Array, pairs: Pairs, side: str) -> Array:
     """What points (positions..., inputs) hold, at the first ("p") or second ("q") position of each pair."""
     for number, axis in enumerate(pairs):
-        values = np.take(values, getattr(axis, side), axis=number)
+        if not axis.is_diagonal():
+            values = taken(values, getattr(axis, side), number)
     return values
 
 
 def on_diagonal(values: Array, pairs: Pairs) -> Array:
     """The entries with p = q of an array over pairs, as points; the lists must hold them all."""
     for number, axis in enumerate(pairs):
-        values = np.take(values, axis.same, axis=number)
+        values = taken(values, axis.same, number)
     return values

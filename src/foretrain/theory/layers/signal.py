@@ -11,7 +11,7 @@ Every method gives a new signal. What has no deterministic limit, or no rule, is
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
@@ -25,7 +25,15 @@ from foretrain.activations import activation as find_activation
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.theory.layers import windows
 from foretrain.theory.layers.channels import program
-from foretrain.theory.layers.expressions import Apply, Expression, Leaf, combination, leaves, product
+from foretrain.theory.layers.expressions import (
+    Apply,
+    Expression,
+    Leaf,
+    combination,
+    evaluated,
+    leaves,
+    product,
+)
 from foretrain.theory.layers.fields import Field, Gain, Source
 from foretrain.theory.layers.laws import (
     collapsed,
@@ -100,10 +108,11 @@ def table(
 
 @dataclass(frozen=True)
 class Block:
-    """Some of the channels: their share of all, and what they hold."""
+    """Some of the channels: their share of all, and what they hold; blocks of one ``mixture`` lie interleaved."""
 
     share: float
     law: Expression
+    mixture: Hashable = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -239,9 +248,17 @@ class Signal:
                 sources=field.sources,
             )
 
-        # A map that only picks positions may as well pick them before a nonlinearity, whose law then stays known.
-        picks = all(axis is None or axis.only_picks for axis in axes)
-        change = in_each_field(one) if picks else lambda law: Leaf(one(moments(collapsed(law))))
+        # A map that only picks positions, or fills some with zeros that a nonlinearity keeps, may as well act before
+        # the nonlinearity, whose law then stays known.
+        matrices = [axis.matrix_of_positions for axis in axes if axis is not None]
+        counts = np.concatenate([[1], *(np.diff(matrix.indptr) for matrix in matrices)])
+        picks = counts.max() == 1 and all((matrix.data == 1).all() for matrix in matrices)
+
+        def change(law: Expression) -> Expression:
+            zero = dict.fromkeys(leaves(law), np.zeros(1))
+            inside = picks and (counts.min() == 1 or not np.any(evaluated(law, zero)[0]))
+            return in_each_field(one)(law) if inside else Leaf(one(self._held(collapsed(law))))
+
         return self._each(change, _after(self.positions, axes, gone))
 
     def average_pool(
@@ -381,7 +398,7 @@ class Signal:
             return self._each(lambda law: combination([(1.0, law)], float(other)))
         first, second = _aligned(self, other)
         blocks = [
-            replace(a, law=total(a.law, b.law)) for a, b in zip(first.blocks, second.blocks, strict=True)
+            replace(a, law=_added(a.law, b.law)) for a, b in zip(first.blocks, second.blocks, strict=True)
         ]
         return Signal(tuple(blocks), first.positions)
 
@@ -390,7 +407,7 @@ class Signal:
             return self._each(lambda law: combination([(float(other), law)]))
         first, second = _aligned(self, other)
         blocks = [
-            replace(a, law=sorted_out(product([a.law, b.law])))
+            replace(a, law=_multiplied(a.law, b.law))
             for a, b in zip(first.blocks, second.blocks, strict=True)
         ]
         return Signal(tuple(blocks), first.positions)
@@ -465,7 +482,7 @@ class Signal:
             return self if weight == 1 else weight * self
 
         def one(law: Expression) -> Expression:
-            before = moments(collapsed(law))
+            before = self._held(collapsed(law))
             field = moments(collapsed(combination([(weight, Leaf(before))]))) if weight else _zero(before)
             gaussian = field.gaussian
             coupled = gaussian and bool(gain) and bool(weight)
@@ -487,7 +504,7 @@ class Signal:
         return self._each(one)
 
     def _normalised(self, epsilon: float, centred: bool, over_positions: bool) -> Signal:
-        fields = [moments(collapsed(block.law)) for block in self.blocks]
+        fields = [self._held(collapsed(block.law)) for block in self.blocks]
         gaussian = all(field.gaussian for field in fields)
 
         def one(field: Field) -> Field:
@@ -505,7 +522,7 @@ class Signal:
             )
 
         return replace(
-            self, blocks=tuple(Block(b.share, Leaf(one(f))) for b, f in zip(self.blocks, fields, strict=True))
+            self, blocks=tuple(replace(b, law=Leaf(one(f))) for b, f in zip(self.blocks, fields, strict=True))
         )
 
     # Channels
@@ -513,18 +530,38 @@ class Signal:
     def channels(self, start: float, stop: float) -> Signal:
         """The channels from ``start`` to ``stop``, as shares of all: one half of a layer that is split in two."""
         found, edge = [], 0.0
-        for block in self.blocks:
-            first, last = max(start, edge), min(stop, edge + block.share)
-            if last - first > 1e-12:
-                inside = ((first - edge) / block.share, (last - edge) / block.share)
+        for blocks in self._segments():
+            share = sum(block.share for block in blocks)
+            first, last = max(start, edge), min(stop, edge + share)
+            inside = (round((first - edge) / share, 12), round((last - edge) / share, 12))
+            for block in blocks if last - first > 1e-12 else ():
                 law = (
                     block.law
                     if inside == (0.0, 1.0)
                     else substituted(with_formulas(block.law), lambda one, i=inside: _part(one, *i))
                 )
-                found.append(Block((last - first) / (stop - start), law))
-            edge += block.share
+                weight = (last - first) / share / (stop - start)
+                found.append(replace(block, share=weight * block.share, law=law))
+            edge += share
         return Signal(tuple(found), self.positions)
+
+    def _segments(self) -> list[list[Block]]:
+        """Blocks that lie one after another, those that lie interleaved together."""
+        numbered = itertools.groupby(enumerate(self.blocks), lambda one: one[1].mixture or (one[0],))
+        return [[block for _, block in some] for _, some in numbered]
+
+    def shuffled(self, groups: int) -> Signal:
+        """The first channels of so many groups, then the second ones, and so on."""
+        if len(self.blocks) == 1:
+            return self
+        parts = [self.channels(k / groups, (k + 1) / groups) for k in range(groups)]
+        if not parts or any(len(part._segments()) > 1 for part in parts):
+            raise NotSupportedError(
+                "channels of different layers change their order: this has no rule. Measure it with ft.ensemble."
+            )
+        mixture = (next(_numbers),)
+        blocks = [replace(b, share=b.share / groups, mixture=mixture) for part in parts for b in part.blocks]
+        return Signal(tuple(blocks), self.positions)
 
     def _each(self, change: Any, positions: tuple[int, ...] | None = None) -> Signal:
         """Every block changed in the same way."""
@@ -533,7 +570,7 @@ class Signal:
 
     def _read(self) -> Field:
         """The field whose moments a linear map reads."""
-        fields = tuple(moments(block.law) for block in self.blocks)
+        fields = tuple(self._held(block.law) for block in self.blocks)
         if len(fields) == 1:
             return fields[0]
         return Mixed(
@@ -543,6 +580,12 @@ class Signal:
             name="concatenation",
             sources=frozenset().union(*(field.sources for field in fields)),
         )
+
+    def _held(self, law: Expression) -> Field:
+        """The field that holds the moments of an expression, which may be a number."""
+        if leaves(law):
+            return moments(law)
+        return table(self.positions, values=np.full((*self.positions, 1), evaluated(law, {})[0])).field
 
     @property
     def field(self) -> Field:
@@ -569,7 +612,9 @@ def concatenated(parts: Sequence[Signal], shares: Sequence[float] | None = None)
     weights = np.ones(len(parts)) if shares is None else np.asarray(shares, dtype=np.float64)
     weights = weights / weights.sum()
     blocks = [
-        Block(float(w) * b.share, b.law) for w, part in zip(weights, parts, strict=True) for b in part.blocks
+        replace(b, share=float(w) * b.share, mixture=b.mixture and (number, b.mixture))
+        for number, (w, part) in enumerate(zip(weights, parts, strict=True))
+        for b in part.blocks
     ]
     return Signal(tuple(blocks), parts[0].positions)
 
@@ -676,13 +721,32 @@ def _part(field: Field, start: float, stop: float) -> Field:
     )
 
 
+def _added(first: Expression, second: Expression) -> Expression:
+    """The sum of two expressions, of which one may be a number."""
+    both = leaves(first) and leaves(second)
+    return total(first, second) if both else collapsed(combination([(1.0, first), (1.0, second)]))
+
+
+def _multiplied(first: Expression, second: Expression) -> Expression:
+    """The product of two expressions; branches that start at zero are numbers."""
+    for one, other in ((first, second), (second, first)):
+        if not leaves(one):
+            return combination([(float(evaluated(one, {})[0]), other)])
+    return sorted_out(product([first, second]))
+
+
 def _aligned(first: Signal, second: Signal) -> tuple[Signal, Signal]:
     """Both at the same positions, and with the same blocks of channels."""
     positions = np.broadcast_shapes(first.positions, second.positions)
     first, second = first.broadcast(positions), second.broadcast(positions)
     edges = sorted({round(edge, 12) for one in (first, second) for edge in _edges(one)})
-    if len(edges) == 2:
+    same = [(b.share, b.mixture) for b in first.blocks] == [(b.share, b.mixture) for b in second.blocks]
+    if same:
         return first, second
+    if any(block.mixture for block in (*first.blocks, *second.blocks)):
+        raise NotSupportedError(
+            "interleaved channels meet others: this has no rule. Measure it with ft.ensemble."
+        )
     cut = []
     for one in (first, second):
         parts = [one.channels(a, b) for a, b in itertools.pairwise(edges)]

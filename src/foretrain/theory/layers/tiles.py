@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from foretrain.support.arrays import namespace, on_host
 from foretrain.support.memory import require_memory
 from foretrain.support.progress import Progress
 from foretrain.support.seeds import Seed, spawn
@@ -31,11 +32,13 @@ from foretrain.theory.layers.positions import (
 )
 
 TILE_ENTRIES = (
-    2**17
+    2**16
 )  # of the largest kernel in a tile: few enough that what a layer sweeps stays near the core
+_WIDEST = 64  # columns of a tile
+_DEVICE_TILES = 64  # times as large are the tiles of a device
 DRAWS = 4096  # of all repetitions together
 
-Data = Mapping[Field, NDArray[Any]]
+Data = Mapping[Field, Any]  # arrays of numpy, or of torch on a device, which then computes all kernels
 
 
 def in_order(output: Field) -> list[Field]:
@@ -86,13 +89,12 @@ class Plan:
         kernels: dict[Field, Kernel] = {}
         for field in self.fields:
             if not math.prod(shape_of(self.pairs[field])):
-                kernels[field] = Kernel(np.zeros((*shape_of(self.pairs[field]), *tile.shape)), None)
+                kernels[field] = Kernel(tile.zeros(*shape_of(self.pairs[field]), *tile.shape), None)
                 continue
             given = [self._given(field, number, kernels) for number in range(len(field.inputs))]
             kernels[field] = field.kernel(tile, given, self.pairs[field], self.prepared[field])
             if tile.own and all(len(axis.same) == axis.size for axis in self.pairs[field]):
-                second = on_diagonal(kernels[field].S, self.pairs[field])
-                tile.row_points[field, "second"] = np.array(second, copy=True)
+                tile.row_points[field, "second"] = 1 * on_diagonal(kernels[field].S, self.pairs[field])
             for one in field.inputs:
                 if self.last_use[one] is field:
                     kernels.pop(one, None)
@@ -107,9 +109,23 @@ class Plan:
         if self.prepared[field] is not None:
             return kernel
         want = field.needs(self.pairs[field])[number]
-        S, Theta = (None if part is None else selected(part, have, want) for part in kernel)
-        assert S is not None
-        return Kernel(S, Theta)
+        return Kernel(*(None if part is None else selected(part, have, want) for part in kernel))
+
+
+def _positions_first(data: Data) -> dict[Field, Any]:
+    """Data (inputs, positions..., channels) with the inputs behind the positions."""
+    ordered = {}
+    for field, values in data.items():
+        moved = namespace(values).moveaxis(values, 0, len(field.positions))
+        ordered[field] = moved.copy() if isinstance(moved, np.ndarray) else moved.contiguous()
+    return ordered
+
+
+def _some_inputs(data: Data, inputs: slice) -> dict[Field, Any]:
+    """Data (positions..., inputs, channels) of some of the inputs."""
+    return {
+        field: values[(slice(None),) * len(field.positions) + (inputs,)] for field, values in data.items()
+    }
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,18 +138,19 @@ class Sides:
 
     def _part(self, inputs: slice) -> tuple[Points, dict[Field, NDArray[Any]]]:
         points = {name: values[..., inputs] for name, values in self.points.items()}
-        return points, {field: values[inputs] for field, values in self.data.items()}
+        return points, _some_inputs(self.data, inputs)
 
     def tile(self, columns: Sides, first: slice, second: slice, sampling: Sampling | None) -> Tile:
         """All inputs of a block of the rows with those of a block of the columns."""
         (row_points, row_data), (column_points, column_data) = self._part(first), columns._part(second)
+        both = np.arange(max(first.start, second.start), min(first.stop, second.stop))
         return Tile(
             row_points,
             column_points,
             row_data,
             column_data,
             own=False,
-            same=columns is self and first == second,
+            shared=(both - first.start, both - second.start) if columns is self and len(both) else None,
             size=first.stop - first.start,
             column_size=second.stop - second.start,
             sampling=sampling,
@@ -161,10 +178,12 @@ def kernel_of(
 ) -> Found:
     """S and Theta of a field between all inputs, (pairs of positions..., N, N2); ``other``: a second set of inputs.
 
+    Arrays of torch are computed with where they are, if every field is ``for_any_library``.
     ``positions``: at "all" pairs of positions of the output, or only for "equal" ones. Where a field has no formula,
     its means are taken over ``draws`` random numbers, and all is repeated with others: their spread is the error.
     """
     fields = in_order(output)
+    data, other = _positions_first(data), None if other is None else _positions_first(other)
     numbers = {field: number for number, field in enumerate(fields)}
     if not any(field.sampled for field in fields):
         return Found(*_once(output, fields, data, other, positions, None))
@@ -190,18 +209,27 @@ def _once(
     columns = rows if other is None else _sides(fields, other, sampling)
     plan = Plan.backwards(fields, {output: wanted})
     shape = (*shape_of(wanted), rows.count, columns.count)
-    size = _tile_size(plan.largest, rows.count, columns.count)
+    room, here = TILE_ENTRIES, all(isinstance(values, np.ndarray) for values in data.values())
+    if not here:  # a device has its own cores, and wants them all busy
+        room *= _DEVICE_TILES
+    # Wide first: what is swept comes in runs of many columns. Then high: few tiles hold inputs beside themselves.
+    width = max(1, min(columns.count, room // plan.largest, _WIDEST))
+    height = max(1, min(rows.count, room // (plan.largest * width)))
+    if (
+        sampling is not None
+    ):  # joint laws of rows and columns are drawn together: as few inputs as pairs allow
+        width = height = max(1, min(math.isqrt(room // plan.largest), max(rows.count, columns.count)))
     require_memory(
-        8 * (2 * math.prod(shape) + 12 * plan.largest * size**2 * thread_count()),
+        8 * (2 * math.prod(shape) + 12 * plan.largest * width * height * thread_count()),
         f"infinite-width kernels of {rows.count} and {columns.count} inputs at {plan.largest:,} pairs of positions",
         "use fewer inputs at a time, smaller images, or a head that flattens instead of pooling",
     )
     S, Theta = np.zeros((2, *shape))
     same = columns is rows
     tiles = [
-        (slice(i, min(i + size, rows.count)), slice(j, min(j + size, columns.count)))
-        for i in range(0, rows.count, size)
-        for j in range(i if same else 0, columns.count, size)
+        (slice(i, min(i + height, rows.count)), slice(j, min(j + width, columns.count)))
+        for i in range(0, rows.count, height)
+        for j in range(i if same else 0, columns.count, width)
     ]
 
     def fill(blocks: tuple[slice, slice]) -> None:
@@ -209,14 +237,19 @@ def _once(
         found = with_gains(plan.run(tile)[output], output.gains, wanted)
         for target, part in zip((S, Theta), found):
             if part is not None:
+                part = on_host(part)
                 target[..., blocks[0], blocks[1]] = part
-                if same and blocks[0] != blocks[1]:
+                if same:
                     target[..., blocks[1], blocks[0]] = _mirrored(part, wanted)
 
     with Progress("infinite-width kernel", total=len(tiles)) as bar:
         for start in range(0, len(tiles), PARTS_AT_ONCE):
             some = tiles[start : start + PARTS_AT_ONCE]
-            over_cores(fill, some, uses_blas=True)
+            if here:
+                over_cores(fill, some, uses_blas=True)
+            else:
+                for blocks in some:
+                    fill(blocks)
             bar.advance(len(some))
     if same and sampling is not None:  # each entry was drawn from one side; both sides are as good
         S, Theta = ((part + _mirrored(part, wanted)) / 2 for part in (S, Theta))
@@ -232,7 +265,8 @@ def _mirrored(values: Array, pairs: Pairs) -> Array:
 
 def _sides(fields: list[Field], data: Data, sampling: Sampling | None) -> Sides:
     """What single points of a set of inputs have: each input with itself, a block of inputs at a time."""
-    count = len(next(iter(data.values())))
+    field, values = next(iter(data.items()))
+    count = values.shape[len(field.positions)]
     wanted = {field: diagonal(field.positions) for field in fields if field.reads_points}
     if not wanted:
         return Sides(data, {}, count)
@@ -240,7 +274,7 @@ def _sides(fields: list[Field], data: Data, sampling: Sampling | None) -> Sides:
     size = max(1, TILE_ENTRIES // plan.largest)
     parts: list[Points] = []
     for start in range(0, count, size):
-        block = {field: values[start : start + size] for field, values in data.items()}
+        block = _some_inputs(data, slice(start, start + size))
         points: Points = {}
         inputs = min(size, count - start)
         plan.run(
@@ -250,19 +284,14 @@ def _sides(fields: list[Field], data: Data, sampling: Sampling | None) -> Sides:
                 block,
                 block,
                 own=True,
-                same=True,
+                shared=None,
                 size=inputs,
                 column_size=inputs,
                 sampling=sampling,
             )
         )
         parts.append(points)
-    return Sides(
-        data, {name: np.concatenate([one[name] for one in parts], axis=-1) for name in parts[0]}, count
-    )
-
-
-def _tile_size(pairs: int, rows: int, columns: int) -> int:
-    """Inputs on each side of a tile."""
-    room = math.isqrt(max(1, TILE_ENTRIES // pairs))
-    return max(1, min(room, max(rows, columns)))
+    points = {
+        name: namespace(parts[0][name]).concatenate([one[name] for one in parts], -1) for name in parts[0]
+    }
+    return Sides(data, points, count)

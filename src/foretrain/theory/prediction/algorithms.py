@@ -29,7 +29,7 @@ from scipy.linalg import expm
 from foretrain.support.answers import Result
 from foretrain.support.arguments import Array, not_negative, positive, real_array, whole_number
 from foretrain.support.errors import InputError, unknown_name
-from foretrain.theory.arguments import whole
+from foretrain.theory.arguments import steps_in_words, whole
 
 FiniteName = Literal["gradient_descent", "flow", "two_step"]
 """Of the algorithms whose end at finite width is known."""
@@ -55,17 +55,8 @@ class LearningRates(NamedTuple):
         return 2 / (self.smallest + self.largest)
 
     def check(self, eta: float | None) -> float:
-        """The rate of steps, the best one by default, or an error if steps would not converge."""
-        if eta is None:
-            return self.best
-        rate = positive("eta", eta)
-        if rate >= self.limit:
-            raise InputError(
-                f"`eta` is {rate:g}, but gradient descent converges only below 2 / lambda_max = "
-                f"{self.limit:.6g}: give "
-                f"a smaller `eta`; the best constant one is {self.best:.6g}."
-            )
-        return rate
+        """The rate of plain steps, the best one by default, or an error if steps would not converge."""
+        return Descent(eta).rate(self)
 
 
 @dataclass(frozen=True)
@@ -228,25 +219,73 @@ def given_projectors(algorithm: Any, values: Array) -> Projectors:
 
 @dataclass(frozen=True)
 class Descent:
-    """Gradient descent: ``steps`` at the rate ``eta``, by default the best constant one; None is to the end."""
+    """Gradient descent: ``steps`` at the rate ``eta``, by default the best constant one; None is to the end.
+
+    With ``momentum`` m a velocity v, zero at first, becomes m v + gradient in every step, and parameters move by
+    -eta v; with ``nesterov`` by -eta (gradient + m v). That is torch.optim.SGD.
+    """
 
     eta: float | None = None
     steps: int | None = None
+    momentum: float = 0.0
+    nesterov: bool = False
 
     def __post_init__(self) -> None:
         if self.eta is not None:
             object.__setattr__(self, "eta", positive("eta", self.eta))
         if self.steps is not None:
             object.__setattr__(self, "steps", whole_number("steps", self.steps, least=0))
+        object.__setattr__(self, "momentum", not_negative("momentum", self.momentum))
+        if self.momentum >= 1:
+            raise InputError(f"`momentum` is {self.momentum:g}: with 1 or more nothing settles, give less.")
+        if self.nesterov and not self.momentum:
+            raise InputError("`nesterov` is a kind of momentum: give `momentum` too, or leave it out.")
 
     @property
     def time(self) -> int | None:
         """The steps, which are its time."""
         return self.steps
 
+    @property
+    def statement(self) -> str:
+        """How far it goes, such as "after 3 steps at eta 0.5"."""
+        name = "Nesterov's momentum" if self.nesterov else "momentum"
+        ending = f" with {name} {self.momentum:g}" if self.momentum else ""
+        return f"after {steps_in_words(self.steps or 0)} at eta {self.eta:.6g}{ending}"
+
+    @property
+    def stretch(self) -> float:
+        """How many times larger the largest stable rate is than without momentum."""
+        return (1 + self.momentum) / (1 + 2 * self.momentum * self.nesterov)
+
+    def rate(self, rates: LearningRates) -> float:
+        """The size of its steps, or an error if they would not converge.
+
+        By default it is the best constant one, whose slowest direction is fastest; with Nesterov's momentum, where
+        that has no closed form, 1 / lambda_max.
+        """
+        best = 1 / rates.largest if self.nesterov else self.stretch * rates.best
+        limit = self.stretch * rates.limit
+        if self.eta is None:
+            return best
+        if self.eta >= limit:
+            above = "2 (1 + momentum)" if self.momentum else "2"
+            below = "((1 + 2 momentum) lambda_max)" if self.nesterov else "lambda_max"
+            raise InputError(
+                f"`eta` is {self.eta:g}, but gradient descent converges only below {above} / {below} = "
+                f"{limit:.6g}: give a smaller `eta`; {'a good' if self.nesterov else 'the best'} constant one is "
+                f"{best:.6g}."
+            )
+        return self.eta
+
     def plan(self, values: Array) -> Plan:
         """The course for the eigenvalues of a training kernel, or an error if steps would not converge."""
-        rate = LearningRates(float(values[0]), float(values[-1])).check(self.eta)
+        if self.momentum:
+            raise InputError(
+                "`momentum` is known at infinite width only, and at finite width the end depends on the algorithm: "
+                "leave it out."
+            )
+        rate = self.rate(LearningRates(float(values[0]), float(values[-1])))
         when = "to the end of" if self.steps is None else f"after {self.steps} steps of"
         statement = f"{when} gradient descent at eta {rate:.6g}"
         return Plan(statement, values, rate, self.steps, Clock(rate, self.steps))
@@ -269,6 +308,11 @@ class GradientFlow:
     def speed(self) -> float:
         """The rate, where none is given too."""
         return 1.0 if self.eta is None else self.eta
+
+    @property
+    def statement(self) -> str:
+        """How far it goes, such as "after flow time 2 at eta 1"."""
+        return f"after flow time {self.time:g} at eta {self.speed:g}"
 
     def plan(self, values: Array) -> Plan:
         """The course for the eigenvalues of a training kernel."""
@@ -324,9 +368,12 @@ FiniteAlgorithm = Algorithm | ByProjectors
 
 
 def named_algorithm(
-    algorithm: AlgorithmName | Algorithm, eta: float | None = None, time: float | None = None
+    algorithm: AlgorithmName | Algorithm,
+    eta: float | None = None,
+    time: float | None = None,
+    momentum: float = 0.0,
 ) -> Algorithm:
-    """The value that a name stands for with this rate and time, which a value says itself.
+    """The value that a name stands for with this rate, time and momentum, which a value says itself.
 
     Those that are done after one or two steps have no time, and end in the same place at every rate.
 
@@ -336,13 +383,20 @@ def named_algorithm(
     GradientFlow(time=2.0, eta=None)
     """
     if isinstance(algorithm, Algorithm):
-        if (eta, time) != (None, None):
-            raise InputError("`algorithm` says its rate and its time itself: leave `eta` and `time` out.")
+        if (eta, time, momentum) != (None, None, 0):
+            raise InputError(
+                "`algorithm` says its rate, time and momentum itself: leave `eta`, `time` and `momentum` out."
+            )
         return algorithm
     if algorithm not in get_args(AlgorithmName):
         raise unknown_name("`algorithm`", str(algorithm), get_args(AlgorithmName))
     if algorithm == "gradient_descent":
-        return Descent(eta, None if time is None else whole(time))
+        return Descent(eta, None if time is None else whole(time), momentum)
+    if momentum:
+        raise InputError(
+            "`momentum` is for `algorithm='gradient_descent'`: smaller and smaller steps with momentum m follow the "
+            "flow at the rate eta / (1 - m), which is `algorithm='flow'` with that `eta`."
+        )
     if algorithm == "flow":
         return GradientFlow(time, eta)
     if time is not None:

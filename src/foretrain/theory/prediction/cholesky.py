@@ -173,6 +173,9 @@ def spectrum_of(matrix: Array) -> tuple[Array, Array]:
 
 
 def square_root(matrix: Array) -> Array:
-    """R with R R^T = matrix, positive semidefinite up to rounding: for drawing Gaussian outputs."""
+    """The symmetric R with R R = matrix, positive semidefinite up to rounding: for drawing Gaussian outputs.
+
+    It hardly moves where the matrix hardly does, so that the same normal numbers draw the same outputs.
+    """
     values, vectors = spectrum_of(matrix)
-    return np.asarray(vectors * np.sqrt(values))
+    return np.asarray((vectors * np.sqrt(values)) @ vectors.T)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import xarray as xr
 
     from foretrain.theory.prediction.infinite_width.losses import ExpectedLoss
+    from foretrain.theory.prediction.kernels import Spread
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -81,6 +82,14 @@ class PredictedOutputs(Result):
             dims = "test" if "test" in name else "train", "component" if name[0] == "x" else "output"
             found[name] = (dims[: np.ndim(values)], values)
         return replace(self, task=xr.Dataset(found, attrs=attributes))
+
+    def only(self, spread: Spread) -> Self:
+        """The same with no more than this spread kept."""
+        return replace(
+            self,
+            covariance=self.covariance if spread == "covariance" else None,
+            variance=None if spread == "none" else self.variance,
+        )
 
     def answer(self) -> Answer:
         """Mean and spread in a table, the loss where targets are known, and the picture."""
@@ -209,7 +218,8 @@ def _loss(found: PredictedOutputs, data: xr.Dataset) -> ExpectedLoss | None:
     if isinstance(found, CrossEntropyPrediction):
         classes = np.arange(found.mean.shape[1])
         return expected_loss(found.without_shift(), (targets[:, None] == classes) * 1.0, CROSS_ENTROPY)
-    return expected_loss(found, targets)
+    # Numbers of classes that another loss took are no outputs, whose squares could be asked for.
+    return expected_loss(found, targets) if targets.size == found.mean.size else None
 
 
 def _table(data: xr.Dataset) -> Table:

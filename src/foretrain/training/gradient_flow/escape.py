@@ -18,6 +18,7 @@ from foretrain.support.errors import InputError, unknown_name
 from foretrain.support.memory import require_memory
 from foretrain.support.progress import Progress, track
 from foretrain.support.seeds import Seed, spawn, torch_generator
+from foretrain.support.threads import on_free_cores
 from foretrain.training.gradient_flow.integration import (
     Flows,
     Integration,
@@ -139,6 +140,7 @@ def crossing(ends: tuple[Clock, Clock], rates: tuple[Clock, Clock], length: Cloc
     return 0.5 * (low + high)
 
 
+@on_free_cores()
 def escape(
     problem: Problem,
     networks: Networks,

@@ -34,7 +34,7 @@ from foretrain.theory.prediction.finite_width import (
     finite_prediction,
     terms_as_printed,
 )
-from foretrain.theory.prediction.infinite_width import gradient_descent_prediction
+from foretrain.theory.prediction.infinite_width import GradientDescent
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +128,7 @@ def test_times_lead_from_nothing_to_the_end(ensembles: dict[tuple[str, int], Fin
             assert term.item() == pytest.approx(end.terms[name].item(), rel=1e-8, abs=1e-12)
         assert last.mean.item() == pytest.approx(end.mean.item(), rel=1e-9)
         way = named_algorithm(algorithm, eta, 2 if algorithm != "flow" else 1.5)
-        infinite = gradient_descent_prediction(trained.store.mlp, X_TRAIN, Y, X_TEST, way)
+        infinite = GradientDescent.of(trained.store.mlp, X_TRAIN, Y, X_TEST).after(named_algorithm(way))
         found = trained.predict(way)
         np.testing.assert_allclose(found.infinite_mean, infinite.mean, rtol=1e-9)
         np.testing.assert_allclose(found.covariance, infinite.covariance, rtol=1e-9)

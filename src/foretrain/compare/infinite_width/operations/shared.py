@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from foretrain.compare.infinite_width.laws import Law, Row, weight_law
-from foretrain.compare.infinite_width.reader import (
-    Atom,
-    Parameter,
-    Reader,
-    Value,
-)
+from foretrain.compare.infinite_width.laws import weight_law
+from foretrain.compare.infinite_width.reader import Atom, Node, Parameter, Reader, Value
 from foretrain.support.errors import NotSupportedError
 from foretrain.theory.layers import Signal, table
-
-Node = torch.fx.Node
+from foretrain.theory.layers.positions import Weights
 
 
 def each(value: Any, count: int) -> list[int]:
@@ -27,28 +20,28 @@ def each(value: Any, count: int) -> list[int]:
     return values * count if len(values) == 1 and count > 1 else values
 
 
-def image_axes(batch: int, channels: int, positions: Sequence[int]) -> tuple[tuple[Atom, ...], ...]:
-    """Axes (batch, channels, positions...)."""
-    return (
-        (Atom("batch", batch),),
-        (Atom("channel", channels),),
-        *((Atom("position", n),) for n in positions),
-    )
+def as_images(reader: Reader, node: Node, given: Any, axes: int) -> Value:
+    """A value whose last axes hold one axis of positions each, after the batch and channels."""
+    value = reader.as_value(node, given, 1)
+    fitting = len(value.dims) == axes + 2 and value.kinds(0)[0] == "batch"
+    if not fitting or sum(kind in ("channel", "unit") for kind in value.kinds(1)) != 1:
+        raise NotSupportedError("a layer for images reads axes that are not batch, channels and positions")
+    if any(kind != "position" for k in range(2, axes + 2) for kind in value.kinds(k)):
+        raise NotSupportedError("a layer for images reads channels as positions")
+    for axis in range(2, axes + 2):
+        value = one_axis(value, axis)
+    return value
 
 
-def as_images(reader: Reader, node: Node, value: Value, axes: int) -> Value:
-    """A value whose axes are batch, channels, and one axis of positions each."""
-    kinds = [[atom.kind for atom in dim] for dim in value.dims]
-    if len(kinds) != axes + 2 or kinds[0] != ["batch"] or kinds[1] != ["channel"]:
-        raise reader.refusal(node, "a layer for images reads axes that are not batch, channels and positions")
-    signal, groups = value.signal, []
-    for k in range(2, len(value.dims)):
-        count = len(value.positions_in(k))
-        if any(kind != "position" for kind in kinds[k]):
-            raise reader.refusal(node, "a layer for images reads channels as positions")
-        groups.append(count)
-    signal = signal.arranged(range(len(signal.positions)), groups)
-    return Value(signal, image_axes(reader.batch, value.shape[1], signal.positions))
+def with_positions(value: Value, signal: Signal, axes: int) -> Value:
+    """The value of a map of the last axes of positions."""
+    return Value(signal, (*value.dims[:-axes], *((Atom("position", n),) for n in signal.positions[-axes:])))
+
+
+def mapped_images(value: Value, maps: Sequence[Weights], name: str = "pooling") -> Value:
+    """Maps along the last axes of positions."""
+    before = [None] * (len(value.signal.positions) - len(maps))
+    return with_positions(value, value.signal.over_positions([*before, *maps], name=name), len(maps))
 
 
 def one_axis(value: Value, axis: int) -> Value:
@@ -66,39 +59,55 @@ def one_axis(value: Value, axis: int) -> Value:
     return Value(value.signal.arranged(range(count), groups), tuple(dims))
 
 
-def taken(reader: Reader, node: Node, value: Value, axis: int, indices: list[int], keep: bool) -> Value:
-    """Some entries along an axis of positions or channels."""
-    dim, size = value.dims[axis], value.shape[axis]
-    if indices == list(range(size)) and keep:
-        return value
-    kinds = [atom.kind for atom in dim]
-    if kinds == ["channel"] and keep and indices == list(range(indices[0], indices[-1] + 1)):
-        part = value.signal.channels(indices[0] / size, (indices[-1] + 1) / size)
-        dims = list(value.dims)
-        dims[axis] = (Atom("channel", len(indices)),)
-        return Value(part, tuple(dims))
-    if not kinds or set(kinds) != {"position"}:
-        raise reader.refusal(
-            node, f"entries are taken along an axis of {kinds[0] if kinds else 'size 1'} atoms"
+def along(value: Value, axis: int, weights: Weights, name: str) -> Value:
+    """A fixed map along one axis of positions."""
+    if any(kind != "position" for kind in value.kinds(axis)):
+        raise NotSupportedError(f"{name} along channels or along the batch has no rule")
+    value = one_axis(value, axis)
+    maps: list[Weights | None] = [None] * len(value.signal.positions)
+    maps[value.positions_in(axis)[0]] = weights
+    signal = value.signal.over_positions(maps, name=name)
+    size = weights.matrix_of_positions.shape[0]
+    return Value(signal, (*value.dims[:axis], (Atom("position", size),), *value.dims[axis + 1 :]))
+
+
+def narrow(value: Value) -> Value:
+    """The value itself; what reads few channels that do not grow has no limit."""
+    count = [atom.size for atom in value.atoms if atom.kind == "unit"]
+    if count:
+        raise NotSupportedError(
+            f"{count[0]} channels that do not grow with the width are read: what they hold stays random, so that "
+            "the kernel has no deterministic limit",
         )
-    signal, places = value.signal, value.positions_in(axis)
-    if len(places) > 1:
-        groups = [1] * len(signal.positions)
-        groups[places[0] : places[-1] + 1] = [len(places)]
-        signal = signal.arranged(range(len(signal.positions)), groups)
-    taken = signal.take(places[0], indices if keep else indices[0])
-    dims = list(value.dims)
-    dims[axis] = (Atom("position", len(indices)),)
-    return Value(taken, tuple(dims if keep else dims[:axis] + dims[axis + 1 :]))
+    return value
 
 
-def equal_value(reader: Reader, node: Node, given: Any, word: str) -> float:
+def taken(value: Value, axis: int, indices: list[int], keep: bool) -> Value:
+    """Some entries along an axis of positions or channels."""
+    dim, size, kinds = value.dims[axis], value.shape[axis], value.kinds(axis)
+    if keep and indices == list(range(size)):
+        return value
+    if kinds in (["channel"], ["unit"]) and indices == list(range(indices[0], indices[-1] + 1)):
+        part = value.signal.channels(indices[0] / size, (indices[-1] + 1) / size)
+        atom = Atom(dim[0].kind if len(indices) > 1 else "unit", len(indices))
+        return Value(part, (*value.dims[:axis], *([(atom,)] if keep else []), *value.dims[axis + 1 :]))
+    if not kinds or set(kinds) != {"position"}:
+        raise NotSupportedError(
+            f"entries are taken along an axis of {' and '.join(kinds) or 'size 1'}, which has no rule here",
+        )
+    value = one_axis(value, axis)
+    signal = value.signal.take(value.positions_in(axis)[0], indices if keep else indices[0])
+    kept = [(Atom("position", len(indices)),)] if keep else []
+    return Value(signal, (*value.dims[:axis], *kept, *value.dims[axis + 1 :]))
+
+
+def equal_value(given: Any, word: str) -> float:
     """The value that all channels have in common."""
     values = given.tensor if isinstance(given, Parameter) else given
     first = float(values.flatten()[0])
     if not torch.allclose(values, torch.full_like(values, first), rtol=1e-6, atol=1e-12):
-        raise reader.refusal(
-            node, f"{word} differ from channel to channel, as after training, which has no limit"
+        raise NotSupportedError(
+            f"{word} differ from channel to channel, as after training, which has no limit"
         )
     return first
 
@@ -106,18 +115,8 @@ def equal_value(reader: Reader, node: Node, given: Any, word: str) -> float:
 def random_table(reader: Reader, node: Node, parameter: Parameter, positions: list[int]) -> Signal:
     """Trained numbers at positions: their variance and rate."""
     reader.use(node, parameter)
-    hyper = reader.hyperparameters
-    own = weight_law(parameter.tensor, 1, 1)
-    C_W, _ = hyper.constants(parameter.name, own, Law(0.0, "none"))
-    rate, _ = hyper.learning_rates(parameter.name, 1, C_W.C, 0.0, (reader.trains(parameter), False))
-    hyper.rows.append(Row(parameter.name, "table", 1, C_W.C, 0.0, rate, 0.0, f"entries: {C_W.how}"))
-    return table(positions, variance=C_W.C, rate=rate)
-
-
-def attempted(reader: Reader, node: Node, compute: Any) -> Signal:
-    """A sum or product, with the place named if it has no rule."""
-    try:
-        result: Signal = compute()
-    except NotSupportedError as error:
-        raise reader.refusal(node, re.split(": (?:this|only)", str(error))[0]) from error
-    return result
+    trained = (reader.trains(parameter), False)
+    law = reader.hyperparameters.read(
+        parameter.name, "table", 1, weight_law(parameter.tensor, 1, 1), None, trained
+    )
+    return table(positions, variance=law["C_W"], rate=law["lambda_W"])

@@ -5,89 +5,75 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from foretrain.compare.infinite_width.operations.shared import attempted, one_axis, random_table, taken
+from foretrain.compare.infinite_width.graph import operation_name
+from foretrain.compare.infinite_width.operations.shared import one_axis, random_table, taken
 from foretrain.compare.infinite_width.reader import (
     Atom,
+    Node,
     Parameter,
     Reader,
     Value,
-    operation_name,
     permuted,
-    regrouped,
     rule,
+    seen_as,
 )
+from foretrain.support.errors import NotSupportedError
 from foretrain.theory.layers import concatenated, joined
 
-Node = torch.fx.Node
 
-
-@rule("dropout", "feature_dropout", "alpha_dropout")
-def _dropout(reader: Reader, node: Node, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    if args[2] and args[1] > 0:
-        raise reader.refusal(node, "dropout in train mode is random (call model.eval())")
+@rule("dropout", "alpha_dropout", "feature_dropout", "feature_alpha_dropout")
+def _dropout(reader: Reader, node: Node, args: list[Any]) -> Any:
+    if args[1] and args[2]:
+        raise NotSupportedError("dropout in train mode is random (call model.eval())")
     return args[0]
 
 
-@rule(
-    "contiguous",
-    "clone",
-    "alias",
-    "to",
-    "_to_copy",
-    "type_as",
-    "identity",
-    "lift_fresh_copy",
-    "_assert_tensor_metadata",
-)
-def _same(reader: Reader, node: Node, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    return args[0] if args else None
+@rule("contiguous", "clone", "alias", "to", "_to_copy", "type_as", "lift_fresh_copy")
+def _same(reader: Reader, node: Node, args: list[Any]) -> Any:
+    return args[0]
 
 
 @rule("getitem")
-def _item(reader: Reader, node: Node, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _item(reader: Reader, node: Node, args: list[Any]) -> Any:
     return args[0][args[1]]
 
 
 @rule("view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "_unsafe_view", "view_as")
-def _viewed(reader: Reader, node: Node, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    value = args[0]
-    if isinstance(value, Parameter):
-        return reader.of_parameters(node, args, kwargs)
-    shape = tuple(node.meta["val"].shape)
-    found = regrouped(value, shape)
-    if found is None:
-        raise reader.refusal(
-            node, f"a view from {value.shape} to {shape} cuts across channels, positions and batch"
-        )
-    return found
+def _viewed(reader: Reader, node: Node, args: list[Any]) -> Any:
+    return seen_as(args[0], reader.shape(node))
 
 
-@rule("permute", "transpose", "t", "movedim", "swapaxes", "numpy_T")
-def _permuted(reader: Reader, node: Node, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    value = args[0]
-    if isinstance(value, Parameter):
-        return reader.of_parameters(node, args, kwargs)
-    count, name = len(value.dims), operation_name(node.target)
-    order = list(range(count))
-    if name == "permute":
-        order = [axis % count for axis in args[1]]
-    elif name in ("transpose", "swapaxes"):
-        a, b = args[1] % count, args[2] % count
-        order[a], order[b] = order[b], order[a]
-    elif name == "t":
-        order.reverse()
-    else:
-        raise reader.refusal(node, f"{name} has no rule (use permute)")
-    return permuted(value, order)
+@rule("permute", "transpose", "t", "movedim", "swapaxes", "numpy_T", "adjoint")
+def _permuted(reader: Reader, node: Node, args: list[Any]) -> Any:
+    target: Any = node.target
+    sizes = range(1, len(args[0].dims) + 1)
+    return permuted(args[0], [size - 1 for size in target(torch.empty(*sizes), *args[1:]).shape])
+
+
+@rule("pixel_shuffle", "pixel_unshuffle")
+def _pixels_shuffled(reader: Reader, node: Node, args: list[Any]) -> Any:
+    """Channels (c, r, r) become positions (h, r, w, r), or the other way."""
+    value, r = args
+    batch, channels, height, width = value.shape
+    if operation_name(node.target) == "pixel_unshuffle":
+        apart = seen_as(value, (batch, channels, height // r, r, width // r, r))
+        return seen_as(permuted(apart, [0, 1, 3, 5, 2, 4]), reader.shape(node))
+    parts = [value.signal.channels(k / r**2, (k + 1) / r**2) for k in range(r**2)]
+    axes = len(value.signal.positions)
+    signal = joined([one.arranged(range(axes), (0, *(1,) * axes)) for one in parts])  # (r r, ..., h, w)
+    split = (r, r, *value.signal.positions)
+    signal = signal.arranged(range(axes + 1), (2, *(1,) * axes), split)
+    order = [*range(2, axes), axes, 0, axes + 1, 1]
+    signal = signal.arranged(order, [*[1] * (axes - 2), 2, 2])
+    positions = ((Atom("position", height * r),), (Atom("position", width * r),))
+    return Value(signal, (value.dims[0], (Atom("channel", channels // r**2),), *positions))
 
 
 @rule("expand", "expand_as", "broadcast_to")
-def _expanded(reader: Reader, node: Node, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    value = args[0]
-    if isinstance(value, Parameter):
-        return reader.of_parameters(node, args, kwargs)
-    shape = tuple(node.meta["val"].shape)
+def _expanded(reader: Reader, node: Node, args: list[Any]) -> Any:
+    value, shape = args[0], reader.shape(node)
     if shape == value.shape:
         return value
     new = len(shape) - len(value.dims)
@@ -103,85 +89,98 @@ def _expanded(reader: Reader, node: Node, args: list[Any], kwargs: dict[str, Any
     return Value(grown.signal.broadcast(positions), dims)
 
 
-@rule("slice", "narrow")
-def _sliced(reader: Reader, node: Node, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    value = args[0]
-    if isinstance(value, Parameter):
-        return reader.of_parameters(node, args, kwargs)
-    axis = (args[1] if len(args) > 1 else 0) % len(value.dims)
-    size = value.shape[axis]
-    if operation_name(node.target) == "narrow":
-        start, stop, step = args[2], args[2] + args[3], 1
-    else:
-        limits = (*args[2:], None, None, None)[:3]
-        start, stop, step = slice(limits[0], limits[1], limits[2]).indices(size)
-    return taken(reader, node, value, axis, list(range(start, stop, step)), keep=True)
+@rule("slice", "narrow", "index_select")
+def _sliced(reader: Reader, node: Node, args: list[Any]) -> Any:
+    value, axis, target = args[0], args[1] % len(args[0].dims), node.target
+    numbers: Any = torch.arange(value.shape[axis]).reshape(
+        [-1 if k == axis else 1 for k in range(len(value.dims))]
+    )
+    return taken(value, axis, target(numbers, *args[1:]).flatten().tolist(), keep=True)  # type: ignore[operator]
 
 
 @rule("select")
-def _selected(reader: Reader, node: Node, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _selected(reader: Reader, node: Node, args: list[Any]) -> Any:
     value, axis, index = args
-    if isinstance(value, Parameter):
-        return reader.of_parameters(node, args, kwargs)
     axis %= len(value.dims)
-    return taken(reader, node, value, axis, [index % value.shape[axis]], keep=False)
+    return taken(value, axis, [index % value.shape[axis]], keep=False)
 
 
-@rule("chunk", "split", "split_with_sizes", "tensor_split")
-def _split(reader: Reader, node: Node, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    value = args[0]
-    axis = (args[2] if len(args) > 2 else kwargs.get("dim", 0)) % len(value.dims)
-    sizes = [part.shape[axis] for part in node.meta["val"]]
+@rule("index")
+def _indexed(reader: Reader, node: Node, args: list[Any]) -> Any:
+    """Positions given by one constant list of numbers."""
+    value, where = args
+    given = [(axis, one) for axis, one in enumerate(where) if one is not None]
+    if len(given) != 1 or not isinstance(given[0][1], Tensor) or given[0][1].ndim != 1:
+        raise NotSupportedError("entries are looked up at numbers that are no constant list along one axis")
+    axis, numbers = given[0]
+    return taken(value, axis, torch.arange(value.shape[axis])[numbers].tolist(), keep=True)
+
+
+@rule("chunk", "split", "split_with_sizes", "tensor_split", "unbind")
+def _split(reader: Reader, node: Node, args: list[Any]) -> Any:
+    value, name = args[0], operation_name(node.target)
+    axis = args[-1] % len(value.dims)
     start, found = 0, []
-    for size in sizes:
-        found.append(taken(reader, node, value, axis, list(range(start, start + size)), keep=True))
+    for part in node.meta["val"]:
+        size = 1 if name == "unbind" else part.shape[axis]
+        found.append(taken(value, axis, list(range(start, start + size)), keep=name != "unbind"))
         start += size
     return found
 
 
-@rule("cat", "concat", "stack")
-def _concatenated(reader: Reader, node: Node, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    parts = list(args[0])
-    values = [one for one in parts if isinstance(one, Value)]
-    if operation_name(node.target) == "stack" or not values:
-        raise reader.refusal(node, "tensors are stacked along a new axis")
-    like = values[0]
-    axis = (args[1] if len(args) > 1 else kwargs.get("dim", 0)) % len(like.dims)
-    kinds = [atom.kind for atom in like.dims[axis]]
-    made = [one if isinstance(one, Value) else _constant_part(reader, node, one, like, axis) for one in parts]
-    dims = list(like.dims)
+@rule("cat", "stack")
+def _concatenated(reader: Reader, node: Node, args: list[Any]) -> Any:
+    parts, rank = args[0], len(reader.shape(node))
+    axis, name = args[1] % rank, operation_name(node.target)
+    if name == "stack":
+        together = reader.together.get(tuple(node.all_input_nodes))
+        if isinstance(together, Value):  # the streams to which one network was applied, as they were before
+            (batch, streams, *others), *dims = together.dims
+            if axis == 1 and not others:
+                return Value(together.signal, ((batch,), (streams,), *dims))
+        parts = [
+            one_axis(Value(one.signal, (*one.dims[:axis], (), *one.dims[axis:])), axis)
+            if isinstance(one, Value)
+            else one
+            for one in parts
+        ]
+    like = next(one for one in parts if isinstance(one, Value))
+    kinds, dims = like.kinds(axis), list(like.dims)
+    made = [one if isinstance(one, Value) else _constant_part(reader, node, one, like) for one in parts]
     total = sum(one.shape[axis] for one in made)
-    if kinds == ["channel"]:
+    if all(one.kinds(axis) == ["channel"] for one in made):
         dims[axis] = (Atom("channel", total),)
-        shares = [one.shape[axis] for one in made]
-        return Value(concatenated([one.signal for one in made], shares), tuple(dims))
+        return Value(
+            concatenated([one.signal for one in made], [one.shape[axis] for one in made]), tuple(dims)
+        )
     if set(kinds) <= {"position"}:
         lined = [one_axis(one, axis) for one in made]
-        place = Value(lined[0].signal, lined[0].dims).positions_in(axis)[0]
         dims[axis] = (Atom("position", total),)
-        signal = attempted(reader, node, lambda: joined([one.signal for one in lined], place))
-        return Value(signal, tuple(dims))
-    raise reader.refusal(
-        node, "tensors are concatenated along the batch, or along channels and positions together"
+        return Value(joined([one.signal for one in lined], lined[0].positions_in(axis)[0]), tuple(dims))
+    raise NotSupportedError(
+        "outputs of different layers are concatenated, so that they have different kernels: pick one of them"
+        if "unit" in kinds
+        else "tensors are concatenated along the batch, or along channels and positions together",
     )
 
 
-def _constant_part(reader: Reader, node: Node, given: Any, like: Value, axis: int) -> Value:
+def _constant_part(reader: Reader, node: Node, given: Any, like: Value) -> Value:
     """A class token beside the others: a parameter that was expanded over the batch."""
     if not isinstance(given, Parameter):
-        raise reader.refusal(
-            node, "raw inputs are concatenated with features; their share vanishes with the width"
+        raise NotSupportedError(
+            "raw inputs are concatenated with features; their share vanishes with the width"
         )
     tensor = given.tensor
-    for k, dim in enumerate(like.dims):
-        if any(atom.kind == "batch" for atom in dim) and tensor.shape[k] > 1:
-            tensor = tensor.select(k, 0).unsqueeze(k)  # one and the same for every sample
+    for k in range(len(like.dims)):
+        if "batch" in like.kinds(k):
+            tensor = tensor.narrow(k, 0, 1)  # one and the same for every sample
     dims, positions = [], []
-    for size, dim in zip(tensor.shape, like.dims, strict=True):
-        kinds = {atom.kind for atom in dim}
-        if kinds == {"batch"} or kinds == {"channel"}:
-            dims.append(dim)
+    for k, size in enumerate(tensor.shape):
+        if {"batch", "channel"} & set(like.kinds(k)):
+            dims.append(like.dims[k])
+            positions += [1 for kind in like.kinds(k) if kind == "position"]
         else:
             positions.append(size)
             dims.append((Atom("position", size),))
-    return Value(random_table(reader, node, Parameter(given.name, tensor), positions), tuple(dims))
+    signal = random_table(reader, node, Parameter(given.name, tensor), positions)
+    return Value(signal.broadcast([a.size for dim in dims for a in dim if a.kind == "position"]), tuple(dims))

@@ -1,8 +1,8 @@
 """Networks of infinite width trained by gradient descent: what they predict and how they generalize (chapter 10).
 
-``gradient_descent_prediction``  mean and covariance after steps, after a time of gradient flow, or at the end
-``GradientDescent``              the same with its factors kept, for many times; stable and best learning rates
-``cross_entropy_prediction``     the same for the cross-entropy, with soft labels or at a finite time
+``GradientDescent``              mean and covariance after steps, after a time of the flow, or at the end; best rates
+``cross_entropy_of_kernels``     the same for the cross-entropy, with soft labels or at a finite time
+``sampled_prediction``           any other loss, for a number of steps or a time of the flow
 ``newton_step``, ``end_states``  other algorithms in function space, and that they end alike
 ``expected_loss``                bias, variance and fluctuation of any loss over networks
 ``one_training_input``           one training and one test input; ``nearby_training``, ``tangent_angles`` by layer
@@ -23,18 +23,18 @@ from foretrain.theory.prediction.infinite_width.between_two_inputs import (
 from foretrain.theory.prediction.infinite_width.cross_entropy import (
     CrossEntropyPrediction,
     cross_entropy_end,
-    cross_entropy_prediction,
+    cross_entropy_of_kernels,
     expected_cross_entropy,
     network_end,
     target_logits,
 )
+from foretrain.theory.prediction.infinite_width.drawn_networks import SampledPrediction, sampled_prediction
 from foretrain.theory.prediction.infinite_width.gradient_descent import (
     GradientDescent,
     Outputs,
     Update,
     end_states,
     generalized_squared_error,
-    gradient_descent_prediction,
     newton_step,
     newton_update,
     single_samples,
@@ -85,6 +85,7 @@ __all__ = [
     "Prediction",
     "RobustHyperparameters",
     "SampledLoss",
+    "SampledPrediction",
     "TangentSeries",
     "TwoOutputs",
     "Update",
@@ -92,7 +93,7 @@ __all__ = [
     "constant_rate_robustness",
     "constant_rate_robustness_as_printed",
     "cross_entropy_end",
-    "cross_entropy_prediction",
+    "cross_entropy_of_kernels",
     "end_states",
     "expanded_mean_as_printed",
     "expanded_prediction",
@@ -100,7 +101,6 @@ __all__ = [
     "expected_loss",
     "generalization_error",
     "generalized_squared_error",
-    "gradient_descent_prediction",
     "hidden_update",
     "linear_robustness",
     "nearby_training",
@@ -113,6 +113,7 @@ __all__ = [
     "propagate_tangent",
     "robust_hyperparameters",
     "sampled_loss",
+    "sampled_prediction",
     "single_samples",
     "smooth_labels",
     "tangent_angles",

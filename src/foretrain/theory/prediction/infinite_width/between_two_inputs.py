@@ -26,7 +26,7 @@ from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.progress import track
 from foretrain.theory.architecture import MLP
 from foretrain.theory.arguments import two_inputs
-from foretrain.theory.prediction.infinite_width.gradient_descent import gradient_descent_prediction
+from foretrain.theory.prediction.infinite_width.gradient_descent import GradientDescent
 from foretrain.theory.prediction.predicted_outputs import Prediction
 
 _ORDER = 3
@@ -44,7 +44,7 @@ def on_the_line(
         [np.atleast_1d(real_array(name, y)) for name, y in (("y_plus", y_plus), ("y_minus", y_minus))]
     )
     tests = places[:, None] * train[0] + (1 - places[:, None]) * train[1]
-    return gradient_descent_prediction(mlp, train, targets, tests)
+    return GradientDescent.of(mlp, train, targets, tests).end()
 
 
 @dataclass(frozen=True, repr=False)

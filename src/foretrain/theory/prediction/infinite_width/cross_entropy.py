@@ -12,34 +12,26 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.integrate import solve_ivp
 from scipy.special import softmax
 
-from foretrain.support.arguments import Array, positive
-from foretrain.support.errors import InputError, NotSupportedError
-from foretrain.support.memory import require_memory
-from foretrain.support.progress import Progress, track
+from foretrain.support.arguments import Array
+from foretrain.support.errors import InputError
 from foretrain.support.seeds import Seed, generator
-from foretrain.theory.architecture import MLP
-from foretrain.theory.arguments import check_targets, steps_in_words
-from foretrain.theory.ensembles.networks import check_draws
+from foretrain.theory.arguments import check_targets
 from foretrain.theory.prediction.algorithms import (
     Algorithm,
-    AlgorithmName,
     Descent,
     GradientFlow,
-    named_algorithm,
 )
-from foretrain.theory.prediction.cholesky import spectrum_of, square_root
+from foretrain.theory.prediction.infinite_width.drawn_networks import TOLERANCE, train_networks
 from foretrain.theory.prediction.infinite_width.gradient_descent import GradientDescent
 from foretrain.theory.prediction.infinite_width.losses import (
     CROSS_ENTROPY,
     ExpectedLoss,
-    check_classes,
     check_probabilities,
     expected_loss,
 )
-from foretrain.theory.prediction.kernels import OutputKernels, Spread, check_spread, output_kernels
+from foretrain.theory.prediction.kernels import OutputKernels, Spread
 from foretrain.theory.prediction.predicted_outputs import (
     PredictedOutputs,
     labelled_mean,
@@ -49,10 +41,6 @@ from foretrain.theory.prediction.predicted_outputs import (
 
 if TYPE_CHECKING:
     import xarray as xr
-
-
-_STAGES = 18  # copies of the state that the integrator holds
-_STILL = 1e-12  # of the largest eigenvalue: smaller ones are rounding
 
 
 @dataclass(frozen=True, repr=False, eq=False, kw_only=True)
@@ -80,13 +68,12 @@ class CrossEntropyPrediction(PredictedOutputs):
 
     def only(self, spread: Spread) -> CrossEntropyPrediction:
         """The same with no more than this spread kept."""
-        if spread == "covariance" or (spread == "variance" and self.covariance is None):
-            return self
-        between = self.between_outputs
+        found, between = super().only(spread), self.between_outputs
         if spread == "none" or between is None:
-            return replace(self, covariance=None, variance=None, between_outputs=None)
-        alone = labelled_tests("between_outputs", np.diagonal(between.values), between.attrs["meaning"])
-        return replace(self, covariance=None, between_outputs=alone)
+            return replace(found, between_outputs=None)
+        if spread == "variance" and between.ndim == 2:
+            between = labelled_tests("between_outputs", np.diagonal(between.values), between.attrs["meaning"])
+        return replace(found, between_outputs=between)
 
     def notes(self) -> list[str]:
         """How well the probabilities are known."""
@@ -109,43 +96,23 @@ def target_logits(probabilities: ArrayLike) -> Array:
     return np.asarray(logits - logits.mean(axis=-1, keepdims=True))
 
 
-def cross_entropy_prediction(
-    mlp: MLP,
-    X_train: ArrayLike,
-    P_train: ArrayLike,
-    X_test: ArrayLike,
-    algorithm: AlgorithmName | Algorithm = "flow",
+def cross_entropy_of_kernels(
+    kernels: OutputKernels,
+    probabilities: Array,
+    algorithm: Algorithm,
     draws: int = 1000,
     seed: Seed = 0,
-    *,
-    spread: Spread = "covariance",
+    tolerance: float = TOLERANCE,
 ) -> CrossEntropyPrediction:
-    """Test outputs over networks trained on target probabilities ``P_train`` (inputs, classes), at infinite width.
+    """Test outputs over networks trained on target probabilities (inputs, classes), at infinite width.
 
-    At the end the logits are Gaussian in closed form and only their softmax is sampled. At a finite time initial
-    outputs are drawn from N(0, K) and each network is trained in function space: by steps, or by an adaptive
-    integrator of the flow, whose work grows with eta x time x lambda_max.
+    The kernels must hold variances of test inputs. At the end the logits are Gaussian in closed form and only their
+    softmax is sampled. At a finite time networks are drawn and trained in function space, as on any other loss.
     """
-    way = named_algorithm(algorithm)
-    check_classes(mlp.n_out)
-    draws = check_draws(draws)
-    p = check_targets(P_train, len(mlp.check_inputs(X_train, "X_train")), mlp.n_out)
-    check_probabilities(p)
-    needed: Spread = "covariance" if check_spread(spread) == "covariance" else "variance"
-    if way.time is None:
-        target_logits(p)  # refuses hard labels before the work
-    kernels = output_kernels(mlp, X_train, X_test, spread=needed)
-    return cross_entropy_of_kernels(kernels, p, way, draws, seed).only(spread)
-
-
-def cross_entropy_of_kernels(
-    kernels: OutputKernels, probabilities: Array, algorithm: Algorithm, draws: int = 1000, seed: Seed = 0
-) -> CrossEntropyPrediction:
-    """The same for any network with these kernels, which must hold variances of test inputs."""
     if algorithm.time is not None:
-        return _sampled(kernels, probabilities, algorithm, draws, seed)
+        return _sampled(kernels, probabilities, algorithm, draws, seed, tolerance)
     if isinstance(algorithm, Descent) and algorithm.eta is not None:
-        check_step(kernels, algorithm.eta)
+        check_step(kernels, algorithm)
     return cross_entropy_end(kernels, probabilities, draws, seed)
 
 
@@ -213,23 +180,21 @@ def network_end(
 
 
 def _sampled(
-    kernels: OutputKernels, p: Array, algorithm: Descent | GradientFlow, draws: int, seed: Seed
+    kernels: OutputKernels,
+    p: Array,
+    algorithm: Descent | GradientFlow,
+    draws: int,
+    seed: Seed,
+    tolerance: float,
 ) -> CrossEntropyPrediction:
-    start_train, start_test = initial_outputs(kernels, p.shape[1], draws, seed)
-    time = algorithm.time
-    assert time is not None
-    if isinstance(algorithm, GradientFlow):
-        sums = integrate_errors(kernels, p, start_train, algorithm.speed * time)
-        statement = f"after flow time {time:g} at eta {algorithm.speed:g}"
-    else:
-        rate, steps = check_step(kernels, algorithm.eta), int(time)
-        sums = sum_errors(kernels, p, start_train, rate, steps)
-        statement = f"after {steps_in_words(steps)} at eta {rate:.6g}"
-    z = start_test - np.einsum("ba,dai->dbi", kernels.Theta_cross, sums)
+    way = algorithm
+    if isinstance(way, Descent):
+        way = replace(way, eta=check_step(kernels, way))
+    z = train_networks(kernels, CROSS_ENTROPY, p, p.shape[1], way, draws, seed, tolerance).test
     pairs = kernels.K_test is not None and kernels.K_test.ndim == 2
     own, between = _logit_covariances(z - z.mean(axis=0), pairs)
     error = z.std(axis=0, ddof=1) / np.sqrt(draws)
-    return _labelled(z.mean(axis=0), error, own, between, softmax(z, axis=-1), statement)
+    return _labelled(z.mean(axis=0), error, own, between, softmax(z, axis=-1), way.statement)
 
 
 def _logit_covariances(centred: Array, pairs: bool) -> tuple[Array, Array]:
@@ -244,68 +209,17 @@ def _logit_covariances(centred: Array, pairs: bool) -> tuple[Array, Array]:
     return own / count, (whole - own) / (count * (outputs - 1))
 
 
-def initial_outputs(kernels: OutputKernels, outputs: int, draws: int, seed: Seed = 0) -> tuple[Array, Array]:
-    """Outputs before training ~ N(0, K): (draws, A, outputs) and (draws, B, outputs).
+def check_step(kernels: OutputKernels, descent: Descent) -> float:
+    """The rate of steps, by default 2 / lambda_max, or an error unless it is stable at the largest curvature, 1/2.
 
-    With variances of test inputs alone every one of them is drawn given the training inputs, not given the others.
+    Plain steps below that limit always lower the loss.
     """
-    size = kernels.training + kernels.tests
-    require_memory(8 * _STAGES * draws * size * outputs, f"outputs of {draws:,} networks", "use fewer draws")
-    noise = generator(seed).standard_normal((draws, size, outputs))
-    if kernels.K_test is None or kernels.K_test.ndim == 2:
-        z = np.einsum("ab,dbi->dai", square_root(kernels.joint), noise, optimize=True)
-        return z[:, : kernels.training], z[:, kernels.training :]
-    seen, new = noise[:, : kernels.training], noise[:, kernels.training :]
-    values, vectors = spectrum_of(kernels.K_train)
-    roots = np.sqrt(values)
-    inverse = np.divide(1, roots, out=np.zeros_like(roots), where=values > _STILL * values[-1])
-    weights = kernels.K_cross @ (vectors * inverse)
-    left = np.sqrt(np.maximum(kernels.K_test - np.sum(weights**2, axis=1), 0.0))
-    train = np.einsum("ab,dbi->dai", vectors * roots, seen, optimize=True)
-    return train, np.einsum("ba,dai->dbi", weights, seen, optimize=True) + left[:, None] * new
-
-
-def check_step(kernels: OutputKernels, eta: float | None) -> float:
-    """A rate at which every step lowers the loss: below 4 / lambda_max, since its curvature is at most 1/2."""
     largest = GradientDescent(kernels, np.zeros((kernels.training, 1))).rates.largest
-    rate = 2 / largest if eta is None else positive("eta", eta)
-    if rate >= 4 / largest:
+    rate = 2 / largest if descent.eta is None else descent.eta
+    limit = 4 * descent.stretch / largest
+    if rate >= limit:
         raise InputError(
-            f"`eta` is {rate:g}, but steps on the cross-entropy are sure to go down only below 4 / lambda_max = "
-            f"{4 / largest:.6g}: give a smaller `eta`."
+            f"`eta` is {rate:g}, but steps on the cross-entropy are sure to be stable only below "
+            f"{4 * descent.stretch:.4g} / lambda_max = {limit:.6g}: give a smaller `eta`."
         )
     return rate
-
-
-def sum_errors(kernels: OutputKernels, p: Array, start: Array, eta: float, steps: int) -> Array:
-    """eta times the sum of all error factors q - p over steps of gradient descent, for every network."""
-    total = np.zeros_like(start)
-    for _ in track(range(steps), "steps"):
-        z = start - np.einsum("ab,dbi->dai", kernels.Theta_train, total, optimize=True)
-        total += eta * CROSS_ENTROPY.slope(z, p)
-    return total
-
-
-def integrate_errors(kernels: OutputKernels, p: Array, start: Array, time: float) -> Array:
-    """The integral over a time of gradient flow of the error factors, for every network."""
-    if time == 0:
-        return np.zeros_like(start)
-    reached = 0.0
-
-    def slope(now: float, flat: Array) -> Array:
-        nonlocal reached
-        bar.advance(max(now - reached, 0.0))
-        reached = max(now, reached)
-        total = flat.reshape(start.shape)
-        z = start - np.einsum("ab,dbi->dai", kernels.Theta_train, total, optimize=True)
-        return CROSS_ENTROPY.slope(z, p).ravel()
-
-    with Progress("integrating", total=time) as bar:
-        found = solve_ivp(
-            slope, (0.0, time), np.zeros(start.size), method="DOP853", rtol=1e-8, atol=1e-10, t_eval=[time]
-        )
-    if not found.success:
-        raise NotSupportedError(
-            f"the flow could not be integrated ({found.message}): use a shorter time or steps."
-        )
-    return np.asarray(found.y[:, -1].reshape(start.shape))

@@ -5,7 +5,8 @@ frozen tangent kernel and r(w) what is left of an error along an eigenvector wit
 
     z(t) = z(0) - Theta_BA Theta_AA^-1 [1 - r(Theta_AA)] (z_A(0) - y),
 
-where r is (1 - eta w)^t after t steps, exp(-eta w t) after time t of gradient flow, and 0 at the end (10.31).
+where r is (1 - eta w)^t after t steps, exp(-eta w t) after time t of gradient flow, and 0 at the end (10.31). Steps
+with momentum are linear too, and r is an entry of the power of a small matrix (:func:`undone_by_steps`).
 
 Other algorithms end there too (section 10.2.2): every update moves all outputs by -eta Theta_.A kappa epsilon_A
 (10.19), (10.20), an element of the span of the columns Theta_.A. Whatever the schedule of rates eta, Newton tensors
@@ -15,7 +16,7 @@ kappa and losses, the end is therefore fixed by the condition that the training 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
@@ -24,20 +25,18 @@ from numpy.typing import ArrayLike
 from scipy.linalg import eigvalsh
 
 from foretrain.support.answers import Result, labelled
-from foretrain.support.arguments import Array, not_negative, positive
+from foretrain.support.arguments import Array
 from foretrain.support.errors import InputError
 from foretrain.support.memory import require_memory
 from foretrain.support.progress import track
 from foretrain.support.seeds import Seed, generator
 from foretrain.theory.architecture import MLP
-from foretrain.theory.arguments import check_targets, steps_in_words, whole
+from foretrain.theory.arguments import check_targets, whole
 from foretrain.theory.prediction.algorithms import (
     Algorithm,
-    AlgorithmName,
     Descent,
     GradientFlow,
     LearningRates,
-    named_algorithm,
 )
 from foretrain.theory.prediction.cholesky import CholeskyFactor, Modes, factorise_tangent, spectrum_of
 from foretrain.theory.prediction.infinite_width.losses import SQUARED_ERROR
@@ -64,6 +63,8 @@ class GradientDescent(Result):
     >>> training = GradientDescent.of(mlp, [[1.0], [-1.0]], [1.0, 0.0], [[2.0]])
     >>> training.end().mean.values.round(4)
     array([[1.5329]])
+    >>> training.after(Descent(0.1, steps=5, momentum=0.9)).mean.values.round(4)
+    array([[1.8697]])
     """
 
     kernels: OutputKernels
@@ -119,48 +120,47 @@ class GradientDescent(Result):
         return self._predict(self.factor.solve, "at the end of training", jitter=self.factor.jitter)
 
     def at_step(self, step: int, eta: float | None = None) -> Prediction:
-        """After this many steps; the best constant rate by default."""
-        values, eta, steps = self.modes.values, self.rates.check(eta), whole(step)
-        # [1 - (1 - eta w)^t] / w, without loss of digits at small w.
-        safe = np.where(values > 0, values, 1.0)
-        with np.errstate(divide="ignore", invalid="ignore"):  # the logarithm is used at small w only
-            small = -np.expm1(steps * np.log1p(-eta * safe))
-        done = np.where(eta * safe < 0.5, small, 1 - (1 - eta * safe) ** steps) / safe
-        solver = partial(self.modes.apply, np.where(values > 0, done, eta * steps))
-        return self._predict(solver, f"after {steps_in_words(step)} at eta {eta:.6g}", eta, step)
+        """After this many plain steps; the best constant rate by default."""
+        return self.after(Descent(eta, whole(step)))
 
     def at_time(self, time: float, eta: float = 1.0) -> Prediction:
         """After a time of gradient flow, of which eta is the speed."""
-        eta, time = positive("eta", eta), not_negative("time", time)
-        # [1 - exp(-w t)] / w, without loss of digits at small w.
-        values = self.modes.values
-        safe = np.where(values > 0, values, 1.0)
-        done = np.where(values > 0, -np.expm1(-safe * (eta * time)) / safe, eta * time)
-        solver = partial(self.modes.apply, done)
-        return self._predict(solver, f"after flow time {time:g} at eta {eta:g}", eta, time)
+        return self.after(GradientFlow(time, eta))
 
     def after(self, algorithm: Algorithm) -> Prediction:
-        """At the time of an algorithm, or at the end, where all of them are alike (10.33)."""
-        if isinstance(algorithm, GradientFlow) and algorithm.time is not None:
-            return self.at_time(algorithm.time, algorithm.speed)
-        if isinstance(algorithm, Descent) and algorithm.steps is not None:
-            return self.at_step(algorithm.steps, algorithm.eta)
-        return self.end()
+        """At the time of an algorithm, or at the end, where all that converge are alike (10.33)."""
+        if algorithm.time is None:
+            return self.end()
+        way, undone = self._undone(algorithm)
+        return self._predict(partial(self.modes.apply, undone), way.statement, way.eta, way.time)
 
     def training_at_step(self, step: int, eta: float | None = None) -> Prediction:
-        """Outputs on the training inputs themselves after some steps."""
-        values, eta = self.modes.values, self.rates.check(eta)
-        left = (1 - eta * values) ** whole(step)
-        statement = f"on training inputs after {steps_in_words(step)} at eta {eta:.6g}"
-        return self._on_training(left, statement, eta, step)
+        """Outputs on the training inputs themselves after some plain steps."""
+        return self._training_after(Descent(eta, whole(step)))
 
     def training_at_time(self, time: float, eta: float = 1.0) -> Prediction:
         """Outputs on the training inputs themselves after a time of gradient flow."""
-        eta, time = positive("eta", eta), not_negative("time", time)
-        left = np.exp(-eta * time * self.modes.values)
-        return self._on_training(
-            left, f"on training inputs after flow time {time:g} at eta {eta:g}", eta, time
-        )
+        return self._training_after(GradientFlow(time, eta))
+
+    def _training_after(self, algorithm: Descent | GradientFlow) -> Prediction:
+        """Outputs on the training inputs themselves at the time of an algorithm."""
+        way, undone = self._undone(algorithm)
+        vectors = self.modes.vectors
+        remaining = (vectors * (1 - self.modes.values * undone)) @ vectors.T
+        covariance = remaining @ self.kernels.K_train @ remaining
+        mean = self.targets - remaining @ self.targets
+        return prediction(mean, covariance, f"on training inputs {way.statement}", way.eta, way.time)
+
+    def _undone(self, algorithm: Descent | GradientFlow) -> tuple[Descent | GradientFlow, Array]:
+        """The algorithm with its rate, and [1 - r(w)] / w at every eigenvalue, right to all digits at small w too."""
+        values = self.modes.values
+        if isinstance(algorithm, Descent):
+            descent = replace(algorithm, eta=algorithm.rate(self.rates))
+            return descent, undone_by_steps(values, descent)
+        flow = replace(algorithm, eta=algorithm.speed)
+        time = flow.speed * (flow.time or 0.0)
+        safe = np.where(values > 0, values, 1.0)
+        return flow, np.where(values > 0, -np.expm1(-safe * time) / safe, time)
 
     def network(self, outputs_train: ArrayLike, outputs_test: ArrayLike) -> Array:
         """Final test outputs of the one network that starts with these outputs (10.31): (tests, outputs)."""
@@ -181,51 +181,27 @@ class GradientDescent(Result):
         spread = trained_spread(self.kernels, solver)
         return prediction(mean, spread, statement, eta, time, jitter)
 
-    def _on_training(self, left: Array, statement: str, eta: float, time: float) -> Prediction:
-        vectors = self.modes.vectors
-        remaining = (vectors * left) @ vectors.T
-        covariance = remaining @ self.kernels.K_train @ remaining
-        return prediction(self.targets - remaining @ self.targets, covariance, statement, eta, time)
 
+def undone_by_steps(values: Array, descent: Descent) -> Array:
+    """[1 - r(w)] / w at eigenvalues w, where r is what the steps leave of an error: its sum over steps, times eta.
 
-def gradient_descent_prediction(
-    mlp: MLP,
-    X_train: ArrayLike,
-    Y_train: ArrayLike,
-    X_test: ArrayLike,
-    algorithm: AlgorithmName | Algorithm = "gradient_descent",
-    *,
-    spread: Spread = "covariance",
-) -> Prediction:
-    """Mean and covariance of test outputs over networks trained by gradient descent, at infinite width.
-
-    Parameters
-    ----------
-    algorithm
-        Such as ``Descent(eta, steps)`` or ``GradientFlow(time)``, see :mod:`foretrain.theory.prediction.algorithms`;
-        a name alone is the end, which depends on neither algorithm nor rate (10.33).
-    spread
-        "covariance" of all pairs of test inputs, "variance" of each (for many of them), or "none".
-
-    Examples
-    --------
-    >>> import foretrain as ft
-    >>> mlp = ft.MLP("relu", depth=3, width=100, C_W=2.0)
-    >>> early = gradient_descent_prediction(mlp, [[1.0], [-1.0]], [1.0, 0.0], [[2.0]], GradientFlow(0.5))
-    >>> early.mean.values.round(4)
-    array([[1.4172]])
+    With s this sum so far and v the velocity, a step is linear in (s, v, 1): the error is e = 1 - w s, v becomes
+    v' = m v + e, and s becomes s + eta v', or s + eta (e + m v') with Nesterov's momentum. Squaring takes the step
+    1 + E to its powers. As (1 + E)^2 = 1 + (2 E + E^2), directions that hardly move keep all digits of E.
     """
-    way = named_algorithm(algorithm)
-    training = GradientDescent.of(mlp, X_train, Y_train, X_test, spread)
-    return descent_of_kernels(training.kernels, training.targets, way)
-
-
-def descent_of_kernels(kernels: OutputKernels, targets: Array, algorithm: Algorithm) -> Prediction:
-    """The same for any network with these kernels."""
-    training = GradientDescent(kernels, targets)
-    if isinstance(algorithm, Descent) and algorithm.eta is not None:
-        training.rates.check(algorithm.eta)
-    return training.after(algorithm)
+    eta, m = descent.eta, descent.momentum
+    assert eta is not None
+    error = np.stack([-values, np.zeros_like(values), np.ones_like(values)], axis=-1)
+    velocity = error + np.array([0.0, m, 0.0])
+    step = np.zeros((len(values), 3, 3))
+    step[:, 0] = eta * (error + m * velocity if descent.nesterov else velocity)
+    step[:, 1] = velocity - np.array([0.0, 1.0, 0.0])
+    steps, power = whole(descent.steps or 0), np.zeros_like(step)
+    while steps:
+        if steps % 2:
+            power = power + step + power @ step
+        step, steps = 2 * step + step @ step, steps // 2
+    return np.asarray(power[:, 0, 2])
 
 
 def trained_spread(kernels: OutputKernels, solver: Solver) -> Array | None:

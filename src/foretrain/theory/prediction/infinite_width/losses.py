@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -24,15 +25,33 @@ from foretrain.theory.prediction.cholesky import square_root
 from foretrain.theory.prediction.predicted_outputs import PredictedOutputs
 
 
+def _unknown_curvature(z: Array, y: Array) -> Array:
+    raise InputError("the curvature of this loss is not known: give it as the `curvature` of a Loss.")
+
+
 @dataclass(frozen=True)
 class Loss:
-    """A loss that is a sum over inputs, as functions of outputs and targets (..., inputs, outputs)."""
+    """A loss as functions of outputs (..., inputs, outputs), of one network or of many at once, and of targets.
+
+    Training needs ``slope`` alone. ``curvature`` exists for losses that are sums over inputs.
+    """
 
     name: str
-    value: Callable[[Array, Array], Array]  # of every input: (..., inputs)
+    value: Callable[[Array, Array], Array]  # of all inputs together: (...)
     slope: Callable[[Array, Array], Array]  # the error factor dL/dz (10.4): (..., inputs, outputs)
-    curvature: Callable[[Array, Array], Array]  # (inputs, outputs, outputs)
+    curvature: Callable[[Array, Array], Array] = _unknown_curvature  # (inputs, outputs, outputs)
     check: Callable[[Array], None] = lambda targets: None
+
+    @classmethod
+    def of_network(
+        cls, value: Callable[[Any, Any], Any], gradient: Callable[[Any, Any], Any], name: str = "a given loss"
+    ) -> Loss:
+        """From a value and its gradient in the outputs (inputs, outputs) of one network, which are asked in turn."""
+        return cls(
+            name,
+            lambda z, y: np.array([value(one, y) for one in z], dtype=np.float64),
+            lambda z, y: np.array([gradient(one, y) for one in z], dtype=np.float64),
+        )
 
 
 def _softmax_curvature(z: Array, p: Array) -> Array:
@@ -48,13 +67,13 @@ def check_probabilities(targets: Array) -> None:
 
 SQUARED_ERROR = Loss(
     "half the sum of squares (10.5)",
-    lambda z, y: np.asarray(np.sum((z - y) ** 2, axis=-1) / 2),
+    lambda z, y: np.asarray(np.sum((z - y) ** 2, axis=(-2, -1)) / 2),
     lambda z, y: z - y,
     lambda z, y: np.broadcast_to(np.eye(z.shape[-1]), (*z.shape, z.shape[-1])),
 )
 CROSS_ENTROPY = Loss(
     "cross-entropy (10.36)",
-    lambda z, p: np.asarray(-np.sum(p * log_softmax(z, axis=-1), axis=-1)),
+    lambda z, p: np.asarray(-np.sum(p * log_softmax(z, axis=-1), axis=(-2, -1))),
     lambda z, p: np.asarray(softmax(z, axis=-1) - p),
     _softmax_curvature,
     check_probabilities,
@@ -101,7 +120,7 @@ def expected_loss(
     if prediction.covariance is not None and spread.ndim == 1:
         S, flat = prediction.covariance.values, H.reshape(len(H), -1)
         fluctuation = float(np.sum(S * (g @ g.T)) + 0.5 * np.sum(S**2 * (flat @ flat.T)))
-    return ExpectedLoss(float(loss.value(mean, y).sum()), variance, fluctuation, loss.name)
+    return ExpectedLoss(float(loss.value(mean, y)), variance, fluctuation, loss.name)
 
 
 def generalization_error(test: ExpectedLoss, training: ExpectedLoss | None = None) -> float:
@@ -137,7 +156,7 @@ def sampled_loss(
         raise InputError("the prediction has no covariance to draw from: predict with `spread='covariance'`.")
     root = square_root(prediction.covariance.values)
     noise = generator(seed).standard_normal((draws, *y.shape))
-    values = loss.value(mean + np.einsum("bc,dci->dbi", root, noise), y).sum(axis=-1)
+    values = loss.value(mean + np.einsum("bc,dci->dbi", root, noise), y)
     centred = values - values.mean()
     spread = float(np.var(values, ddof=1))
     fourth = max(float(np.mean(centred**4)) - spread**2, 0.0)

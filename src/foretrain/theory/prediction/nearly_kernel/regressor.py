@@ -207,12 +207,7 @@ class NearlyKernelRegressor:
 
     def __sklearn_tags__(self) -> Any:
         """What scikit-learn asks for; only it calls this, so it is there to be imported."""
-        from sklearn.utils import (  # type: ignore[import-untyped]
-            InputTags,
-            RegressorTags,
-            Tags,
-            TargetTags,
-        )
+        from sklearn.utils import InputTags, RegressorTags, Tags, TargetTags
 
         return Tags(
             estimator_type="regressor",
