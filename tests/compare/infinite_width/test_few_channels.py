@@ -47,12 +47,6 @@ NETWORKS: dict[str, Callable[[int], nn.Module]] = {
         norm=nn.InstanceNorm2d(n, affine=True),
         conv=nn.Conv2d(n, n, 3),
     ),
-    "norms of two channels": lambda n: Written(
-        n,
-        lambda x, norm, conv: torch.relu(conv(torch.relu(norm(x)))),
-        norm=nn.GroupNorm(n // 2, n),
-        conv=nn.Conv2d(n, n, 3),
-    ),
     "groups of four channels": lambda n: Written(
         n,
         lambda x, grouped, conv: torch.relu(conv(torch.relu(grouped(torch.relu(x))))),

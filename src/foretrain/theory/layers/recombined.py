@@ -42,7 +42,8 @@ def recombined(terms: Sequence[tuple[float, Field]]) -> Recombined | None:
     )
     steps = dict.fromkeys(step for _, path in paths for step in path)
     trains = any(isinstance(one, Trained) for one in steps)
-    gaussian = root.gaussian and not trains and not any(gain.own_position for gain in root.gains)
+    plain = not trains and not any(gain.own_position for gain in root.gains)
+    gaussian = plain and root.gaussian and all(one.gaussian for one in steps)
     return Recombined(
         inputs=(root, *(one for one in steps if isinstance(one, Normalised))),
         positions=terms[0][1].positions,
@@ -70,7 +71,7 @@ def _weight(field: Field) -> float:
     if isinstance(field, Superposed) and len(field.inputs) == 1:
         return field.weights[0]
     law = field.expression if isinstance(field, Elementwise) else None
-    if isinstance(law, Sum) and len(law.terms) == 1 and isinstance(law.terms[0][1], Leaf):
+    if isinstance(law, Sum) and len(law.terms) == 1 and isinstance(law.terms[0][1], Leaf) and not law.constant:
         return law.terms[0][0]
     return 0.0
 
@@ -196,7 +197,7 @@ class Recombined(Field):
     def mean(self, tile: Tile) -> Array:
         """The sum of the means of the terms."""
         total: Any = np.zeros((*self.positions, tile.size))
-        for weight, path in self.paths if not self.inputs[0].gaussian else ():
+        for weight, path in self.paths:
             total = total + weight * tile.mean(path[-1] if path else self.inputs[0])
         return np.asarray(total)
 
