@@ -71,7 +71,12 @@ def _weight(field: Field) -> float:
     if isinstance(field, Superposed) and len(field.inputs) == 1:
         return field.weights[0]
     law = field.expression if isinstance(field, Elementwise) else None
-    if isinstance(law, Sum) and len(law.terms) == 1 and isinstance(law.terms[0][1], Leaf) and not law.constant:
+    if (
+        isinstance(law, Sum)
+        and len(law.terms) == 1
+        and isinstance(law.terms[0][1], Leaf)
+        and not law.constant
+    ):
         return law.terms[0][0]
     return 0.0
 
