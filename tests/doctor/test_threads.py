@@ -10,10 +10,12 @@ from torch import nn
 
 from foretrain.doctor.examine import Training, make_setup
 from foretrain.doctor.setup import Work, count_work, suited_threads
+from foretrain.support import threads as free_threads
 
 
 @pytest.fixture
-def _two_threads() -> Iterator[None]:
+def _two_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(free_threads, "free_cores", lambda: 2)  # whatever else the machine is doing
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     yield
