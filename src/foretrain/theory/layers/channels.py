@@ -29,7 +29,7 @@ from foretrain.theory.layers.expressions import Apply, Elementwise, Expression, 
 from foretrain.theory.layers.fields import Field, Source
 from foretrain.theory.layers.linear_maps import Arranged, ChannelPart, Joined, PositionMap, Superposed
 from foretrain.theory.layers.normalisation import Normalised, Trained
-from foretrain.theory.layers.positions import Array, Axis, Indices, Pairs, Weights, shape_of
+from foretrain.theory.layers.positions import Array, Axis, Indices, Pairs, Weights
 
 Push: TypeAlias = Callable[[list[Any], list[Any]], Any]
 """From changes of the inputs and of the parameters (None: none) to that of the result."""
@@ -357,18 +357,6 @@ def _arranged(of: Arranged) -> Indices:
     """Which position each new position was, (1, positions)."""
     before = of.inputs[0].positions
     return np.arange(prod(before)).reshape(before).transpose(of.order).reshape(1, -1)
-
-
-def flat_positions(pairs: Pairs, positions: Sequence[int]) -> tuple[Indices, Indices]:
-    """First and second position of each pair as single numbers, in the order of the arrays."""
-    if not pairs:
-        return np.zeros(1, dtype=np.intp), np.zeros(1, dtype=np.intp)
-    grid = np.indices(shape_of(pairs)).reshape(len(pairs), -1)
-    p, q = (
-        np.ravel_multi_index([getattr(axis, side)[n] for axis, n in zip(pairs, grid)], positions)
-        for side in "pq"
-    )
-    return np.asarray(p), np.asarray(q)
 
 
 def pairs_read(reads: NDArray[np.bool_], p: Indices, q: Indices, positions: Sequence[int]) -> Pairs:

@@ -35,13 +35,12 @@ from foretrain.theory.layers.channels import (
     Program,
     cosines,
     evaluated,
-    flat_positions,
     pairs_read,
     program,
 )
 from foretrain.theory.layers.expressions import Expression
 from foretrain.theory.layers.fields import Field, Kernel, Sampling, Tile
-from foretrain.theory.layers.positions import Array, Indices, Pairs, selected, shape_of
+from foretrain.theory.layers.positions import Array, Indices, Pairs, flat_positions, selected, shape_of
 from foretrain.theory.layers.tiles import Plan, in_order
 
 _SMOOTH_MODES = 2  # of Theta that are summed exactly
@@ -426,7 +425,7 @@ def _kept(tile: Tile, name: Any, compute: Callable[[], Any]) -> Any:
 def _blocks(of: Drawn, wanted: Pairs) -> Blocks:
     """All positions as one block, or one block for each p and its partners q, whichever has smaller covariances."""
     steps, count = of.program, prod(of.positions)
-    p, q = flat_positions(wanted, of.positions)
+    p, q = flat_positions(wanted)
 
     def cost(blocks: Blocks) -> int:
         return sum(one.size * one.shape[1] for one in blocks.layout.positions.values())

@@ -9,7 +9,6 @@ Fields that occur twice are one: z sigmoid(z) is a function of z, not a product 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -22,8 +21,6 @@ from foretrain.gaussian.rectified_sums import rectified_sum, rectified_sum_mean
 from foretrain.theory.layers.fields import Field, Kernel, Tile, on_same_positions
 from foretrain.theory.layers.pair_means import exact_own, has_closed_means, pair_means, point_mean
 from foretrain.theory.layers.positions import Array, Pairs, shape_of
-
-_NUMBERS_AT_ONCE = 2**18  # random numbers times pairs: what is swept stays near the core
 
 
 @dataclass(frozen=True)
@@ -220,7 +217,8 @@ class PairLaw:
         if len(fields) == 1:
             return self._of_one(of, fields[0])
         block = rectified_block(of)
-        return self._of_several(of, fields) if block is None else self._of_block(block)
+        assert block is not None, "an expression without a formula is drawn (laws.with_formulas)"
+        return self._of_block(block)
 
     def _of_block(self, block: RectifiedBlock) -> Means:
         """relu(relu(u) + v) of two independent fields: exact."""
@@ -241,44 +239,6 @@ class PairLaw:
 
     def _sides(self, one: Field) -> tuple[Any, Any]:
         return self.tile.rows((one, "second"), self.pairs), self.tile.columns((one, "second"), self.pairs)
-
-    def _of_several(self, of: Expression, fields: tuple[Field, ...]) -> Means:
-        """A nonlinear function of several independent fields: means over random draws."""
-        x = self._normals(2 * len(fields))
-        shape = np.broadcast_shapes(*(self.covariances[one].shape for one in fields))
-        pairs = {one: self._factors(one, shape) for one in fields}
-        value, count = np.zeros(shape), math.prod(shape)
-        slopes = {one: np.zeros(shape) for one in fields}
-        gains = {one: np.zeros(shape) for one in fields if one.gains}
-        for start in range(0, len(x), some := max(1, _NUMBERS_AT_ONCE // max(count, 1))):
-            part = x[start : start + some].T.reshape(-1, min(some, len(x) - start), *(1,) * len(shape))
-            z = [{one: part[2 * k] * pairs[one][0] for k, one in enumerate(fields)}]
-            z += [
-                {
-                    one: part[2 * k] * pairs[one][1] + part[2 * k + 1] * pairs[one][2]
-                    for k, one in enumerate(fields)
-                }
-            ]
-            (first, rise), (second, rise_) = (evaluated(of, side) for side in z)
-            value += (first * second).sum(axis=0)
-            for one in fields:
-                product_of_slopes = rise[one] * rise_[one]
-                slopes[one] += product_of_slopes.sum(axis=0)
-                if one in gains:
-                    gains[one] += (product_of_slopes * z[0][one] * z[1][one]).sum(axis=0)
-        weight = 1 / len(x)
-        return Means(value, dict(slopes), gains).scaled(weight)
-
-    def _normals(self, dimensions: int) -> Array:
-        assert self.tile.sampling is not None
-        return self.tile.sampling.normals(self.field, dimensions)
-
-    def _factors(self, one: Field, shape: tuple[int, ...]) -> tuple[Array, Array, Array]:
-        """u = f x1 and v = g x1 + h x2 have the covariances of a field at every pair."""
-        rows, columns = self._sides(one)
-        first = np.broadcast_to(np.sqrt(rows), shape)
-        along = np.divide(self.covariances[one], first, out=np.zeros(shape), where=first > 0)
-        return first, along, np.sqrt(np.maximum(columns - along**2, 0.0))
 
     def _of_one(self, of: Expression, one: Field) -> Means:
         """A nonlinearity of one Gaussian field."""
@@ -369,33 +329,8 @@ def _mean(of: Expression, tile: Tile) -> Any:
     if len(fields) == 1:
         return point_mean(as_activation(of), tile.second(fields[0]))
     block = rectified_block(of)
-    if block is not None:
-        return rectified_sum_mean(*(weight**2 * tile.second(one) for weight, one in block))
-    assert tile.sampling is not None
-    x = tile.sampling.normals(fields[0], len(fields))
-    total, shape = np.zeros((*fields[0].positions, tile.size)), (*fields[0].positions, tile.size)
-    for numbers in x:
-        total += evaluated(of, {one: numbers[k] * np.sqrt(tile.second(one)) for k, one in enumerate(fields)})[
-            0
-        ]
-    assert total.shape == shape
-    return total / len(x)
-
-
-@lru_cache(maxsize=4096)
-def is_sampled(of: Expression) -> bool:
-    """Whether some part of an expression is a nonlinear function of several independent fields."""
-    if isinstance(of, Leaf) or len(leaves(of)) == 1:
-        return False
-    if isinstance(of, Apply):
-        return rectified_block(of) is None
-    parts = of.factors if isinstance(of, Product) else tuple(term for _, term in of.terms)
-    independent = groups(parts)
-    return len(independent) == 1 or any(
-        (len(members) > 1 and len({one for k in members for one in leaves(parts[k])}) > 1)
-        or is_sampled(parts[members[0]])
-        for members in independent
-    )
+    assert block is not None, "an expression without a formula is drawn (laws.with_formulas)"
+    return rectified_sum_mean(*(weight**2 * tile.second(one) for weight, one in block))
 
 
 @lru_cache(maxsize=4096)
@@ -424,11 +359,6 @@ class Elementwise(Field):
     def keeps_gains(self) -> bool:
         """Gains are averaged together with the nonlinearity."""
         return True
-
-    @property
-    def sampled(self) -> bool:
-        """Whether several independent fields meet in a nonlinear function."""
-        return is_sampled(self.expression)
 
     @property
     def for_any_library(self) -> bool:

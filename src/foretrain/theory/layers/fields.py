@@ -18,10 +18,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtri
 
 from foretrain.support.arrays import beside, zeros
-from foretrain.support.seeds import generator, spawn_some
 from foretrain.theory.layers.positions import Array, Indices, Pairs, split_points, split_shape
 
 Points = dict[tuple[Hashable, str], Array]
@@ -114,14 +112,6 @@ class Sampling:
     seed: np.random.SeedSequence  # of this repetition
     numbers: dict[Field, int]  # of the fields in their order
     draws: int
-
-    def normals(self, of: Field, dimensions: int) -> Array:
-        """(draws, dimensions) standard normal numbers that fill space evenly (scrambled Sobol points)."""
-        from scipy.stats import qmc  # slow to import, and seldom needed
-
-        (source,) = spawn_some(self.seed, [self.numbers[of]])
-        points = qmc.Sobol(dimensions, scramble=True, rng=generator(source)).random(self.draws)
-        return np.asarray(ndtri(np.clip(points, 1e-16, 1 - 1e-16)))
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,7 +16,7 @@ from foretrain.gaussian.grams import AllPairs, second_moments
 from foretrain.gaussian.quadrature import Stack
 from foretrain.support.arrays import beside, namespace, on_host
 from foretrain.theory.layers.fields import Field, Tile
-from foretrain.theory.layers.positions import Array, Indices, Pairs, shape_of
+from foretrain.theory.layers.positions import Array, Indices, Pairs, flat_positions, shape_of
 
 _TOLERANCE = 1e-12
 _BLOCK = 2**14  # pairs for which all that a closed form holds stays in the cache of a core
@@ -98,7 +98,7 @@ def _by_series(factors: list[Factor], covariance: Array, of: Field, tile: Tile, 
         points[of, "second"].reshape(-1, points[of, "second"].shape[-1])
         for points in (tile.row_points, tile.column_points)
     )
-    p, q = _flat_positions(pairs)
+    p, q = flat_positions(pairs)
     values = covariance.reshape(len(p), *covariance.shape[len(pairs) :])
     out = [one.reshape(values.shape) for one in results]
     for places in _blocks(p, q, len(flat_rows)):  # (m, n): all pairs of m first and n second positions
@@ -121,7 +121,7 @@ def _own_by_series(
     products: list[tuple[Factor, Factor]], covariance: Array, variance: Array, pairs: Pairs
 ) -> list[Array]:
     """Pairs of positions of each input with itself."""
-    p, q = _flat_positions(pairs)
+    p, q = flat_positions(pairs)
     flat = variance.reshape(-1, variance.shape[-1])
     values = covariance.reshape(len(p), -1)
     results = [np.empty(values.shape) for _ in products]
@@ -138,17 +138,6 @@ def _own_by_series(
             for target, one in zip(results, found, strict=True):
                 target[:, number] = one.value[p, q]
     return [one.reshape(covariance.shape) for one in results]
-
-
-def _flat_positions(pairs: Pairs) -> tuple[Indices, Indices]:
-    """Positions of all pairs as single numbers, in the order of the arrays."""
-    sizes, lengths = [axis.size for axis in pairs], shape_of(pairs)
-    if not pairs:
-        return np.zeros(1, np.intp), np.zeros(1, np.intp)
-    grids = np.meshgrid(*(np.arange(length) for length in lengths), indexing="ij")
-    p = np.ravel_multi_index([axis.p[grid].ravel() for axis, grid in zip(pairs, grids)], sizes)
-    q = np.ravel_multi_index([axis.q[grid].ravel() for axis, grid in zip(pairs, grids)], sizes)
-    return np.asarray(p), np.asarray(q)
 
 
 def _blocks(p: Indices, q: Indices, positions: int) -> list[Indices]:

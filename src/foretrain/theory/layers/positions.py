@@ -108,6 +108,17 @@ def shape_of(pairs: Pairs) -> tuple[int, ...]:
     return tuple(len(axis) for axis in pairs)
 
 
+def flat_positions(pairs: Pairs) -> tuple[Indices, Indices]:
+    """First and second position of each pair as single numbers, in the order of the arrays."""
+    if not pairs:
+        return np.zeros(1, dtype=np.intp), np.zeros(1, dtype=np.intp)
+    sizes, grid = [axis.size for axis in pairs], np.indices(shape_of(pairs)).reshape(len(pairs), -1)
+    p, q = (
+        np.ravel_multi_index([getattr(axis, side)[n] for axis, n in zip(pairs, grid)], sizes) for side in "pq"
+    )
+    return np.asarray(p), np.asarray(q)
+
+
 def split_shape(pairs: Pairs) -> tuple[int, ...]:
     """Lengths of the lists, a full one as (first positions, second positions)."""
     return tuple(n for axis in pairs for n in ((axis.size, axis.size) if axis.is_full() else (len(axis),)))

@@ -17,7 +17,6 @@ import numpy as np
 from foretrain.theory.layers.channels import (
     Node,
     Step,
-    flat_positions,
     matrix_of,
     node_of,
     pairs_read,
@@ -28,7 +27,7 @@ from foretrain.theory.layers.expressions import Elementwise, Expression, Leaf, S
 from foretrain.theory.layers.fields import Field, Kernel, Tile
 from foretrain.theory.layers.linear_maps import Arranged, PositionMap, Superposed
 from foretrain.theory.layers.normalisation import Normalised, Trained
-from foretrain.theory.layers.positions import Array, Axis, Pairs, shape_of
+from foretrain.theory.layers.positions import Array, Axis, Pairs, flat_positions, shape_of
 
 
 def recombined(terms: Sequence[tuple[float, Field]]) -> Recombined | None:
@@ -124,7 +123,7 @@ class Recombined(Field):
     def needs(self, wanted: Pairs) -> tuple[Pairs, ...]:
         """All pairs of what the first position reads with what the second reads; of norms only what points have."""
         root, norms = self.inputs[0], self.inputs[1:]
-        pairs = pairs_read(self._reads > 0, *flat_positions(wanted, self.positions), root.positions)
+        pairs = pairs_read(self._reads > 0, *flat_positions(wanted), root.positions)
         return (pairs, *(tuple(Axis(np.zeros(0, np.intp), n) for n in one.positions) for one in norms))
 
     def prepare(self, wanted: Pairs, given: tuple[Pairs, ...]) -> Pairs:
@@ -163,7 +162,7 @@ class Recombined(Field):
             if step.own_position:
                 there = there * np.eye(there.shape[-1])
             new = new + both(after, there, after_)
-        p, q = flat_positions(pairs, self.positions)
+        p, q = flat_positions(pairs)
         shape = (*shape_of(pairs), *tile.shape)
         return Kernel(*(np.moveaxis(one[..., p, q], -1, 0).reshape(shape) for one in (new_S, new)))
 
@@ -222,7 +221,7 @@ def _matrix(step: Field) -> Array:
 def _dense(values: Array, pairs: Pairs, tile: Tile) -> Array:
     """A kernel over all pairs of positions, (inputs..., P, P); 0 where it is not known."""
     sizes = [axis.size for axis in pairs]
-    p, q = flat_positions(pairs, sizes)
+    p, q = flat_positions(pairs)
     whole = np.zeros((*tile.shape, prod(sizes), prod(sizes)))
     whole[..., p, q] = np.moveaxis(values.reshape(-1, *tile.shape), 0, -1)
     return whole
