@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,7 +30,8 @@ from foretrain.support.answers import Answer, Column, Part, Result, Table, datas
 from foretrain.support.errors import InputError
 from foretrain.support.seeds import Seed, kept_random_states
 from foretrain.theory.layers import Signal
-from foretrain.theory.layers.tiles import DRAWS, Found, kernel_of
+from foretrain.theory.layers.fields import Field
+from foretrain.theory.layers.tiles import DRAWS, Data, Found, in_order, kernel_of
 
 _WIDTHS = (24, 48)  # of the two networks by which a factory tells which axes grow
 _DRAWN_AGAIN = 15  # more networks of the second, by whose weights laws are known better
@@ -128,6 +130,9 @@ def infinite_width(
     if isinstance(model, Signal):
         return _of_signal(model, x, x2, draws, seed)
     module, wide = _module(model)
+    device = next((one.device for one in module.parameters()), torch.device("cpu"))
+    if device.type != "cpu":  # it is read here, and only its kernels are computed there
+        module = copy.deepcopy(module).cpu()
     first = _tensor(x, module, "x")
     together = first if x2 is None else _together(first, _tensor(x2, module, "x2"))
     hyperparameters = Hyperparameters(init, rates)
@@ -140,13 +145,26 @@ def infinite_width(
             f"no layer has a name that matches {', '.join(map(repr, unused))}: the names are "
             f"{', '.join(dict.fromkeys(row.module for row in hyperparameters.rows))}."
         )
-    count = len(first)
-    rows = {one: values[:count] for one, values in reader.data.items()}
-    columns = None if x2 is None else {one: values[count:] for one, values in reader.data.items()}
-    field = value.signal.field
+    count, field = len(first), value.signal.field
+    inputs, note = _near(reader.data, field, device) if device.type != "cpu" else (reader.data, ())
+    rows = {one: values[:count] for one, values in inputs.items()}
+    columns = None if x2 is None else {one: values[count:] for one, values in inputs.items()}
     found = kernel_of(field, rows, columns, draws=draws, seed=seed)
     outputs = math.prod(atom.size for atom in value.atoms if atom.kind == "channel")
-    return _result(found, field.positions, tuple(hyperparameters.rows), _notes(rates, wide), outputs)
+    return _result(found, field.positions, tuple(hyperparameters.rows), _notes(rates, wide) + note, outputs)
+
+
+def _near(values: Data, field: Field, device: torch.device) -> tuple[Data, tuple[str, ...]]:
+    """Inputs where the model is, which then computes the kernels, or a note why the processor does it."""
+    other = next((one for one in in_order(field) if not one.for_any_library), None)
+    reason = None if other is None else f"{other.name or type(other).__name__} is not written for it"
+    try:
+        torch.zeros(1, dtype=torch.float64, device=device)
+    except (TypeError, RuntimeError):
+        reason = "it has no double precision"
+    if reason is not None:
+        return values, (f"Computed by the processor instead of {device}: {reason}.",)
+    return {one: torch.as_tensor(part, device=device) for one, part in values.items()}, ()
 
 
 def _of_signal(signal: Signal, x: Any, x2: Any, draws: int, seed: Seed) -> InfiniteWidth:
