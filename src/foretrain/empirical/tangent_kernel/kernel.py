@@ -136,10 +136,10 @@ def ntk(  # type: ignore[misc]  # the overloads leave the other options to this 
     with unchanged(model), on_free_cores():
         tangents, first, second = prepare(model, x, x2, options)
         if store is not None:
-            from foretrain.empirical.stored_kernel import Prepared, Stored, compute
+            from foretrain.empirical.stored_kernel import Stored, Tangents, compute
 
             stored = Stored(store, engine, workers, memory, side=size, overwrite=overwrite)
-            return compute(Prepared(tangents, first, second, by), stored)
+            return compute(Tangents(tangents, first, second, by), stored)
         values, working = tangents.until_settled(lambda: assemble(tangents, first, second, size))
     labels = tuple(dict.fromkeys(tangents.labels.values())) if by is not None else None
     return TangentKernel(
