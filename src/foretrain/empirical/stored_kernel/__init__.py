@@ -2,6 +2,6 @@
 
 from foretrain.empirical.stored_kernel.computation import compute
 from foretrain.empirical.stored_kernel.tangents import Tangents
-from foretrain.empirical.stored_kernel.workers import Stored
+from foretrain.empirical.stored_kernel.workers import Stored, asked_of_store
 
-__all__ = ["Stored", "Tangents", "compute"]
+__all__ = ["Stored", "Tangents", "asked_of_store", "compute"]

@@ -142,7 +142,7 @@ class _Computation:
         self._contents, self._layout, self._workers = contents, layout, workers
         self._grid = grid = layout.grid
         workers.require_processes()
-        workers.require_room(grid, needs)
+        workers.require_room(layout, needs)
         self._height = strip_height(grid, needs, workers.room, workers.count)
         self._kept = workers.room - needs.working(max(grid.sides))
         if not self._is_here(self._task_count(set(grid.tiles))):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from torch import Tensor
 
@@ -45,7 +45,7 @@ class Job(Protocol):
 class Contents(ABC):
     """A kernel that can be computed tile by tile."""
 
-    said: Mapping[str, str]  # of each digest, and of "function": what another one means
+    said: ClassVar[Mapping[str, str]]  # of each digest, and of "function": what another one means
 
     @property
     @abstractmethod

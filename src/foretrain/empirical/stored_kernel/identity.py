@@ -195,10 +195,11 @@ def sample_values(tangents: Engine, first: Batch, second: Batch | None) -> Sampl
     tolerance = max((_TOLERANCE.get(value.dtype, _COARSE) for value in real), default=_COARSE)
     if tolerance > _TOLERANCE[torch.float64] and any(value.device.type != "cpu" for value in real):
         tolerance = max(tolerance, _ACCELERATED)
-    return SampleValues(_finite(outputs), _finite(sizes), _finite(gradients), tolerance)
+    return SampleValues(finite(outputs), finite(sizes), finite(gradients), tolerance)
 
 
-def _finite(values: Sequence[float]) -> tuple[float | None, ...]:
+def finite(values: Sequence[float]) -> tuple[float | None, ...]:
+    """Numbers as JSON has them: None for those that are not finite."""
     return tuple(value if isfinite(value) else None for value in values)
 
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -47,7 +47,7 @@ class Tangents(Contents):
     second: Batch | None
     by: str | None = None
 
-    said = SAID
+    said: ClassVar = SAID
 
     @property
     def samples(self) -> tuple[int, int]:

@@ -37,6 +37,7 @@ TILE_ENTRIES = (
 _WIDEST = 64  # columns of a tile
 _DEVICE_TILES = 64  # times as large are the tiles of a device
 DRAWS = 4096  # of all repetitions together
+ARRAYS_AT_ONCE = 12  # of the size of the largest kernel in a tile
 
 Data = Mapping[Field, Any]  # arrays of numpy, or of torch on a device, which then computes all kernels
 
@@ -220,7 +221,7 @@ def _once(
     ):  # joint laws of rows and columns are drawn together: as few inputs as pairs allow
         width = height = max(1, min(math.isqrt(room // plan.largest), max(rows.count, columns.count)))
     require_memory(
-        8 * (2 * math.prod(shape) + 12 * plan.largest * width * height * thread_count()),
+        8 * (2 * math.prod(shape) + ARRAYS_AT_ONCE * plan.largest * width * height * thread_count()),
         f"infinite-width kernels of {rows.count} and {columns.count} inputs at {plan.largest:,} pairs of positions",
         "use fewer inputs at a time, smaller images, or a head that flattens instead of pooling",
     )
