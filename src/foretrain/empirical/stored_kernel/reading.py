@@ -245,9 +245,10 @@ class StoredKernel(WrittenKernel):
         parts: list[Part] = [
             f"{len(self.grid.tiles)} tiles of up to {self.files.side[0]} x {self.files.side[1]} samples"
             f"{', upper triangle' if self.symmetric else ''}: {state}; model {self._layout.model}",
-            "K @ V and .tile(i, j) read tiles; .to_xarray() is lazy.",
         ]
         one = self._layout.is_sum or self.label is not None
+        if one:
+            parts.append("K @ V and .tile(i, j) read tiles; .to_xarray() is lazy.")
         if self.symmetric and one:
             parts.append(MORE)
         if one and not self.missing and self.nbytes <= _DRAWN_BYTES:
