@@ -8,40 +8,42 @@ import torch
 from torch import nn
 
 import foretrain as ft
-from foretrain.compare.infinite_width import _near
+from foretrain.compare.infinite_width import Network, _beside_model
 from foretrain.theory.layers import data
 from foretrain.theory.layers.tiles import kernel_of
 
-HERE = torch.device("cpu")
 WEIGHTS = {"C_W": 2.0, "C_b": 0.1, "lambda_W": 2.0, "lambda_b": 0.1}
 
 
-def test_closed_forms_go_to_the_device_and_give_the_same_numbers() -> None:
-    output = data().linear(**WEIGHTS).activation("relu").linear(**WEIGHTS)
+def network(activation: str) -> Network:
+    output = data().linear(**WEIGHTS).activation(activation).linear(**WEIGHTS)
     values = output.inputs(np.random.default_rng(0).standard_normal((5, 3)))
-    moved, notes = _near(values, output.field, HERE)
-    assert not notes
-    assert all(isinstance(one, torch.Tensor) for one in moved.values())
-    found, expected = kernel_of(output.field, moved), kernel_of(output.field, values)
+    return Network(output.field, values, None, "by hand", device=torch.device("cpu"))
+
+
+def test_closed_forms_go_to_the_device_and_give_the_same_numbers() -> None:
+    here = network("relu")
+    moved = _beside_model(here)
+    assert not moved.notes
+    assert all(isinstance(one, torch.Tensor) for one in moved.data.values())
+    found, expected = kernel_of(here.field, moved.data), kernel_of(here.field, here.data)
     np.testing.assert_allclose(found.Theta, expected.Theta, rtol=1e-13)
 
 
 def test_a_sum_of_numpy_stays_on_the_processor_and_says_so() -> None:
-    output = data().linear(**WEIGHTS).activation("tanh").linear(**WEIGHTS)
-    values = output.inputs(np.ones((2, 3)))
-    same, (note,) = _near(values, output.field, HERE)
-    assert same is values
-    assert note.startswith("Computed by the processor instead of cpu: ")
+    here = network("tanh")
+    same = _beside_model(here)
+    assert same.data is here.data
+    assert same.notes[0].startswith("Computed by the processor instead of cpu: ")
 
 
 def test_a_device_without_double_precision_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise TypeError("no float64")
 
-    output = data().linear(**WEIGHTS)
-    values = output.inputs(np.ones((2, 3)))
+    here = network("relu")
     monkeypatch.setattr(torch, "zeros", refuse)
-    assert "double precision" in _near(values, output.field, HERE)[1][0]
+    assert "double precision" in _beside_model(here).notes[0]
 
 
 @pytest.mark.skipif(not torch.accelerator.is_available(), reason="needs an accelerator")
