@@ -127,23 +127,28 @@ def over_cores(function: Callable[[T], R], parts: Sequence[T], *, uses_blas: boo
         return list(_pool().map(function, parts))
 
 
+@contextmanager
+def one_thread_of_torch() -> Iterator[None]:
+    """Let torch inside have one thread, for work that is handed out to all cores."""
+    torch = sys.modules["torch"]
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
 def torch_over_cores(
     function: Callable[[T], R], parts: Sequence[T], description: str, *, uses_blas: bool = False
 ) -> list[R]:
     """``over_cores`` for work of torch that may take long: one thread of torch each, and a progress bar."""
-    import torch
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
     found: list[R] = []
-    try:
-        with Progress(description, total=len(parts)) as bar:
-            for first in range(0, len(parts), PARTS_AT_ONCE):
-                some = parts[first : first + PARTS_AT_ONCE]
-                found += over_cores(function, some, uses_blas=uses_blas)
-                bar.advance(len(some))
-    finally:
-        torch.set_num_threads(threads)
+    with one_thread_of_torch(), Progress(description, total=len(parts)) as bar:
+        for first in range(0, len(parts), PARTS_AT_ONCE):
+            some = parts[first : first + PARTS_AT_ONCE]
+            found += over_cores(function, some, uses_blas=uses_blas)
+            bar.advance(len(some))
     return found
 
 

@@ -180,6 +180,7 @@ _VALUE_DEPENDENT = (
     "Put",
 )
 
+_VIEWS = ("View", "UnsafeView", "ReshapeAlias")
 _LINEAR = (("AddmmBackward0", 2), ("MmBackward0", 1))
 _MANY_NODES = 150
 _SMALL_NODE = 20_000  # entries: going to a node takes as long as computing with so many
@@ -240,6 +241,12 @@ class Tape:
     def depends_on_values(self) -> bool:
         """Whether some node picks entries by indices or masks."""
         return any(name.startswith(_VALUE_DEPENDENT) for name in self.names)
+
+    def views(self, edge: Edge) -> list[Edge]:
+        """Edges that stand for the same entries in the same order, in another shape."""
+        found = [(node, 0) for node, _ in self.users.get(edge, ()) if self.names[node].startswith(_VIEWS)]
+        before = self.inputs[edge[0]][0] if self.names[edge[0]].startswith(_VIEWS) else None
+        return found if before is None else [*found, before]
 
     def shape_at(self, edge: Edge) -> tuple[int, ...]:
         """The shape of the tensor that an edge stands for."""
@@ -403,23 +410,21 @@ class Probe:
         self._narrow(unknown)
 
     def _narrow(self, edges: Sequence[Edge]) -> None:
-        """Of axes that fit three samples, keep those that also fit two, first one and then the other by itself."""
+        """Of several axes that fit, keep that along which a tensor, or a view of it, is shorter with two samples."""
         axes = {
             edge: axis for edge in edges if isinstance(axis := self.owners[edge], SampleAxis) and axis.others
         }
         other = self._pair() if axes and self._pair is not None else None
         if other is None or other.shape != self.tape.shape:
             return
-        for sample in range(2):
-            cotangent = torch.zeros_like(self._mixes[0][:2])
-            cotangent[sample] = self._mixes[0][sample]
-            for (edge, axis), gradient in zip(axes.items(), other.gradients(list(axes), cotangent)):
-                total = 2 * axis.before * axis.after
-                if gradient is None or gradient.numel() != total:
-                    continue
-                place = torch.nonzero(gradient.reshape(-1)).squeeze(1)
-                fitting = _fitting(place, torch.full_like(place, sample), total, 2)
-                axes[edge] = self.owners[edge] = axis.among(fitting)
+        for edge, axis in axes.items():
+            lengths = set()
+            for one in (edge, *self.tape.views(edge)):
+                mine, fewer = self.tape.shape_at(one), other.shape_at(one)
+                changed = [k for k, sizes in enumerate(zip(mine, fewer, strict=True)) if sizes[0] != sizes[1]]
+                if [(mine[k], fewer[k]) for k in changed] == [(self.samples, len(other.outputs))]:
+                    lengths.add(prod(mine[changed[0] + 1 :]))
+            self.owners[edge] = axis.among(lengths)
 
     def squared_lengths(self, names: Sequence[str]) -> dict[str, float]:
         """Of the gradients of the weighted mix with respect to parameters."""

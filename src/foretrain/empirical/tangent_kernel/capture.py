@@ -58,7 +58,7 @@ class Site:
     @property
     def forms_late(self) -> bool:
         """Whether keeping the sensitivities takes less memory than the gradients."""
-        return not self.is_table and self.positions < self.p
+        return self.positions < self.p
 
 
 class Collector(ABC):
@@ -115,8 +115,7 @@ class Sensitivities(_Products):
                 return
             groups, samples, q, _ = parts[0].shape
             positions = sum(self.positions)
-            # Products want the positions last, but turning many small parts takes longer.
-            if len(parts) > 1 and _features_last(parts[0]):
+            if _features_last(parts[0]):
                 room = parts[0].new_empty(groups, samples, self.size.outputs, positions, q).transpose(3, 4)
             else:
                 room = parts[0].new_empty(groups, samples, self.size.outputs, q, positions)
@@ -271,9 +270,8 @@ class BlockCapture:
                 return {share.key: self._of_products(inputs, values, trace, many)}
             rows = 1 if trace else self._size.outputs
             root = self._root(share.block.parameters[0]) * self._scale()
-            found: dict[Key, Factor] = {
-                share.key: LateGradients(inputs.transpose(2, 3).contiguous(), values, rows, root)
-            }
+            inputs = inputs.transpose(2, 3).contiguous() if inputs.ndim > 2 else inputs
+            found: dict[Key, Factor] = {share.key: LateGradients(inputs, values, rows, root)}
             if share.bias is not None:
                 summed = values.sum(-1).permute(1, 2, 0, 3).flatten(2)
                 found[share.bias,] = self._rows(summed * self._root(share.bias), trace)

@@ -71,6 +71,7 @@ class Engine:
         self.dtype = counted.dtype
         self.routes: dict[str, Route] = {}
         self.memory = Bytes(0, 0)
+        self.forms_late = False  # whether some gradients are formed while they are multiplied
         self._planner = Planner(counted, job)
         self._plans: dict[tuple[int, object], Plan] = {}
         self._few: Batch | None = None
@@ -126,6 +127,7 @@ class Engine:
         self._small = self._planner.small_gradients(plan, _SMALL)
         self.routes = routes(plan, self._planner.distrusted)
         self.memory = self._bytes(plan)
+        self.forms_late = any(share.late for share in plan.shares)
 
     def _read(self, outputs: Tensor) -> Tape:
         return read(outputs, self.model.parameters)
@@ -172,7 +174,13 @@ class Engine:
         for name, values in sample_gradients(self.model, run, chosen, self.outputs, self.rates).items():
             shaped = values.reshape(run.count * rows, -1).to(self.dtype)
             found[self.labels[name]][name,] = Gradients(shaped, rows)
-        return {label: self._joined(label, factors, run.count) for label, factors in found.items()}
+        joined = {label: self._joined(label, factors, run.count) for label, factors in found.items()}
+        if run is batch:
+            return joined
+        return {
+            label: {key: factor.first_half() for key, factor in factors.items()}
+            for label, factors in joined.items()
+        }
 
     def _captured(self, tape: Tape, plan: Plan, batch: Batch) -> list[BlockCapture]:
         """All backward passes of a chunk; where the plan could be wrong for these samples, it is checked first."""
@@ -233,6 +241,21 @@ class Engine:
         entries += 2 * outputs * hidden
         item = self.dtype.itemsize
         return Bytes(_SLACK * entries * item, _ACTIVATIONS_HELD * plan.structure.active * item)
+
+
+def join(passes: list[tuple[Factors, int]]) -> Factors:
+    """The factors of several passes, each with its number of samples, as those of one; the passes are used up."""
+    if len(passes) == 1:
+        return passes[0][0]
+    found: Factors = {}
+    for label in passes[0][0]:
+        found[label] = {}
+        for key in dict.fromkeys(key for factors, _ in passes for key in factors[label]):
+            parts = [(factors[label].pop(key, None), samples) for factors, samples in passes]
+            like, of_mine = next((part, samples) for part, samples in parts if part is not None)
+            first, *others = (part or like.without_gradients(samples, of_mine) for part, samples in parts)
+            found[label][key] = first.joined(others)
+    return found
 
 
 def probe(batch: Batch) -> Batch:

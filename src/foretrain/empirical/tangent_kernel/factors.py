@@ -15,23 +15,33 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import pairwise
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
+
+from foretrain.support.threads import one_thread_of_torch, over_cores
 
 Tile = tuple[slice, slice]
 
-_LATE_ENTRIES = 4096  # of a gradient that are formed at a time
+_LATE_NUMBERS = 2**20  # of the gradients of all samples that are formed at a time, which stay near the core
+_FEWEST_LATE = 2048  # of each gradient: shorter products are slow
 _LONGEST_SUM = 65_536  # products that are summed at a time: longer sums lose digits in single precision
 _GLANCE = 4  # samples that rule most layers out
 _ROUNDING = 16
 _PAIR_BYTES = 32_000_000  # largest intermediate array of a sum over pairs of positions
 _LEAF_ROWS = 160  # a diagonal tile this small is computed whole
 _PANEL_ROWS = 128
+_SQUARE_ROWS = 4096  # of kernels of which every core has its own sum
+_SQUARE_WORK = 2**26  # products, below which it does not pay to hand them out
 _CACHED_ROWS = 768  # a tile of so many rows and columns stays in the cache while all layers add to it
 
 
+@dataclass
 class Factor(ABC):
     """What a chunk of samples brings to the kernel for some parameters."""
 
@@ -40,9 +50,43 @@ class Factor(ABC):
         """Add the products of my samples ``mine`` with the other chunk's ``theirs`` to a tile (rows, columns)."""
 
     @property
+    @abstractmethod
+    def samples_along(self) -> dict[str, int]:
+        """My tensors that belong to samples, with the axis that counts them."""
+
+    @property
     def bytes(self) -> int:
         """Memory that the factor holds."""
         return sum(value.nbytes for value in vars(self).values() if isinstance(value, Tensor))
+
+    def joined(self, others: Sequence[Factor]) -> Factor:
+        """The factor of my samples and those of other chunks after them."""
+        values: dict[str, Any] = {
+            name: torch.cat([getattr(one, name) for one in (self, *others)], axis)
+            for name, axis in self.samples_along.items()
+        }
+        return replace(self, **values)
+
+    def first_half(self) -> Factor:
+        """That of the first half of my samples."""
+        values: dict[str, Any] = {
+            name: getattr(self, name).narrow(axis, 0, getattr(self, name).shape[axis] // 2)
+            for name, axis in self.samples_along.items()
+        }
+        return replace(self, **values)
+
+    def without_gradients(self, samples: int, of_mine: int) -> Factor:
+        """That of so many other samples, where no gradient arrives; I have ``of_mine``."""
+        values: dict[str, Any] = {}
+        for name, axis in self.samples_along.items():
+            shape = list(getattr(self, name).shape)
+            shape[axis] = shape[axis] // of_mine * samples
+            values[name] = getattr(self, name).new_zeros(shape)
+        return replace(self, **values)
+
+
+_INPUTS_AND_SENSITIVITIES = {"inputs": 1, "sensitivities": 1}
+_ROWS_AND_SENSITIVITIES = {"inputs": 0, "sensitivities": 1}
 
 
 @dataclass
@@ -59,6 +103,11 @@ class Grams(Factor):
     bias_rate: float
     scale: float = 1.0  # the weight enters times this
     outputs: Tensor | None = field(default=None)
+
+    @property
+    def samples_along(self) -> dict[str, int]:
+        """My tensors that belong to samples."""
+        return _INPUTS_AND_SENSITIVITIES
 
     def accumulate(self, tile: Tensor, mine: slice, other: Factor, theirs: slice) -> None:
         """Add my products with the other chunk to a tile."""
@@ -84,6 +133,10 @@ class Grams(Factor):
             )
             spread = activity.repeat_interleave(rows, 1) if rows > 1 else activity
             target.addcmul_(torch.mm(left, right.t()).view(shape), spread[:, None, :])
+
+    def joined(self, others: Sequence[Factor]) -> Factor:
+        """The factor of my samples and those of other chunks after them."""
+        return Factor.joined(self.spread(), [one.spread() for one in others if isinstance(one, Grams)])
 
     def spread(self) -> Grams:
         """With the sensitivities of all outputs as features."""
@@ -128,6 +181,26 @@ class Gradients(Factor):
     gradients: Tensor
     rows: int
 
+    @property
+    def samples_along(self) -> dict[str, int]:
+        """My tensors that belong to samples."""
+        return {"gradients": 0}
+
+    @property
+    def entries(self) -> int:
+        """Of the gradient of one row."""
+        return self.gradients.shape[1]
+
+    @property
+    def stretches(self) -> list[slice]:
+        """Entries that are multiplied at a time."""
+        step = min(max(_LATE_NUMBERS // len(self.gradients), _FEWEST_LATE), _LONGEST_SUM)
+        return [slice(start, start + step) for start in range(0, self.entries, step)]
+
+    def blocks(self, stretches: Sequence[slice]) -> Iterator[Gradients]:
+        """Some of the entries at a time."""
+        return (Gradients(self.gradients[:, entries], self.rows) for entries in stretches)
+
     def accumulate(self, tile: Tensor, mine: slice, other: Factor, theirs: slice) -> None:
         """Add my products with the other chunk to a tile."""
         assert isinstance(other, Gradients)
@@ -140,34 +213,80 @@ class Gradients(Factor):
 
 @dataclass
 class LateGradients(Factor):
-    """inputs (groups, samples, T, p), sensitivities (groups, samples, outputs, q, T); gradients are not kept."""
+    """inputs (groups, samples, T, p) or looked-up rows (samples, T); sensitivities (groups, samples, outputs, q, T).
+
+    Gradients are not kept; those of a table have entries for the rows that are looked up.
+    """
 
     inputs: Tensor
     sensitivities: Tensor
     rows: int
     root: float  # of the rate, times what the weight is multiplied by
 
-    def blocks(self) -> Iterator[Gradients]:
-        """The gradients of all samples with respect to a few rows of the weight at a time, in one buffer."""
-        groups, samples, outputs, q, positions = self.sensitivities.shape
-        p = self.inputs.shape[-1]
-        step = max(1, _LATE_ENTRIES // p)
-        buffer = self.inputs.new_empty(samples * outputs * min(step, q) * p)
-        for group in range(groups):
-            for start in range(0, q, step):
-                part = self.sensitivities[group, :, :, start : start + step]
-                left = part.reshape(samples, -1, positions)
-                if self.root != 1:
-                    left = left * self.root
-                formed = buffer[: samples * left.shape[1] * p].view(samples, left.shape[1], p)
-                torch.bmm(left, self.inputs[group], out=formed)
-                yield Gradients(formed.view(samples * self.rows, -1), self.rows)
+    @property
+    def samples_along(self) -> dict[str, int]:
+        """My tensors that belong to samples."""
+        return _INPUTS_AND_SENSITIVITIES if self.inputs.ndim > 2 else _ROWS_AND_SENSITIVITIES
+
+    @cached_property
+    def table(self) -> Tensor | None:
+        """The rows that are looked up, each once."""
+        return torch.unique(self.inputs) if self.inputs.ndim == 2 else None
+
+    @property
+    def entries(self) -> int:
+        """Of the gradient of one row."""
+        groups, _, _, q, _ = self.sensitivities.shape
+        return groups * q * (self.inputs.shape[-1] if self.table is None else len(self.table))
+
+    @property
+    def stretches(self) -> list[tuple[int, slice]]:
+        """The groups and features whose gradients are formed at a time."""
+        groups, samples, outputs, q, _ = self.sensitivities.shape
+        entries = min(max(_LATE_NUMBERS // (samples * outputs), _FEWEST_LATE), _LONGEST_SUM)
+        step = max(1, entries * groups * q // self.entries)
+        return [(g, slice(start, min(start + step, q))) for g in range(groups) for start in range(0, q, step)]
+
+    def blocks(
+        self, stretches: Sequence[tuple[int, slice]], table: Tensor | None = None
+    ) -> Iterator[Gradients]:
+        """The gradients of all samples with respect to some features of the weight at a time, in one buffer.
+
+        ``table``: all rows of a table that are looked up, if others than mine are.
+        """
+        if not stretches:
+            return
+        _, samples, outputs, _, positions = self.sensitivities.shape
+        table = self.table if table is None else table
+        place = None if table is None else torch.searchsorted(table, self.inputs)
+        p = self.inputs.shape[-1] if table is None else len(table)
+        most = max(features.stop - features.start for _, features in stretches)
+        buffer = self.sensitivities.new_empty(samples * outputs * most * p)
+        for group, features in stretches:
+            part = self.sensitivities[group, :, :, features]
+            part = part * self.root if self.root != 1 else part
+            formed = buffer[: samples * outputs * part.shape[2] * p]
+            if place is not None:
+                index = place[:, None, :, None].expand(-1, outputs, -1, part.shape[2])
+                rows = formed.view(samples, outputs, p, -1).zero_()
+                rows.scatter_add_(2, index, part.transpose(2, 3))
+            else:
+                if part.stride(2) == 1:  # features last, and so they stay
+                    left = part.permute(0, 3, 1, 2).reshape(samples, positions, -1).transpose(1, 2)
+                else:
+                    left = part.reshape(samples, -1, positions)
+                torch.bmm(left, self.inputs[group], out=formed.view(samples, -1, p))
+            yield Gradients(formed.view(samples * self.rows, -1), self.rows)
 
     def blocks_with(self, other: LateGradients) -> Iterator[tuple[Gradients, Gradients]]:
         """My blocks beside those of another chunk; with itself, each is formed once."""
         if other is self:
-            return ((block, block) for block in self.blocks())
-        return zip(self.blocks(), other.blocks())
+            return ((block, block) for block in self.blocks(self.stretches))
+        table = None
+        if self.table is not None and other.table is not None:
+            table = torch.unique(torch.cat([self.table, other.table]))
+        stretches = max(self, other, key=lambda one: one.sensitivities[0].numel()).stretches
+        return zip(self.blocks(stretches, table), other.blocks(stretches, table))
 
     def accumulate(self, tile: Tensor, mine: slice, other: Factor, theirs: slice) -> None:
         """Add my products with the other chunk to a tile."""
@@ -184,6 +303,11 @@ class Pairs(Factor):
     sensitivities: Tensor
     weight_rate: float
     scale: float = 1.0  # the weight enters times this
+
+    @property
+    def samples_along(self) -> dict[str, int]:
+        """My tensors that belong to samples."""
+        return _INPUTS_AND_SENSITIVITIES if self.inputs.ndim > 2 else _ROWS_AND_SENSITIVITIES
 
     def accumulate(self, tile: Tensor, mine: slice, other: Factor, theirs: slice) -> None:
         """Add my products with the other chunk to a tile."""
@@ -210,17 +334,17 @@ class Pairs(Factor):
             a, b = self.inputs[group, mine].transpose(1, 2), other.inputs[group, theirs].transpose(1, 2)
             product = a.reshape(-1, a.shape[2]) @ b.reshape(-1, b.shape[2]).t()
             activity = product.view(n, mine_t, m, their_t)
-        # first over the positions of the other sample: (m; n T, T') (m; T', rows q)
-        carried = torch.bmm(
-            activity.permute(2, 0, 1, 3).reshape(m, n * mine_t, their_t),
-            right.reshape(m, rows * q, their_t).transpose(1, 2),
-        ).view(m, n, mine_t, rows, q)
-        # then over my positions and the features: (n; rows, q T) (n; q T, m rows)
-        found = torch.bmm(
-            left.reshape(n, rows, q * mine_t),
-            carried.permute(1, 4, 2, 0, 3).reshape(n, q * mine_t, m * rows),
+        # first over the positions of the other sample: (m; n T, T') (m; T', q), one output after the other
+        activity = activity.permute(2, 0, 1, 3).reshape(m, n * mine_t, their_t)
+        carried = left.new_empty(rows, m, n * mine_t, q)
+        for into, values in zip(carried, right.transpose(0, 1)):
+            torch.bmm(activity, values.transpose(1, 2), out=into)
+        # then over my positions and the features: (n; rows, T q) (n; T q, rows m)
+        across = carried.view(rows * m, n, mine_t * q).permute(1, 2, 0)
+        found = torch.bmm(left.transpose(2, 3).reshape(n, rows, mine_t * q), across)
+        tile.view(n, rows, m, rows).add_(
+            found.view(n, rows, rows, m).transpose(2, 3), alpha=self.weight_rate * self.scale * other.scale
         )
-        tile.view(n, rows, m * rows).add_(found, alpha=self.weight_rate * self.scale * other.scale)
 
 
 def add_products(kernel: Tensor, mine: Sequence[Factor], theirs: Sequence[Factor], rows: int) -> None:
@@ -235,9 +359,13 @@ def add_symmetric_products(kernel: Tensor, factors: Sequence[Factor], rows: int)
     """The same for one chunk with itself: tiles above the diagonal, and their mirror images."""
     whole = min(max(len(kernel) // 8, _LEAF_ROWS), 2 * _LEAF_ROWS, _CACHED_ROWS)
     count, height = len(kernel) // rows, max(1, _PANEL_ROWS // rows)
-    # Flat tiles that reach from the diagonal to the right: long products are fastest on these.
-    panels = [(slice(i, min(i + height, count)), slice(i, count)) for i in range(0, count, height)]
-    _add_large(kernel, factors, factors, rows, panels)
+    large = [factor for factor in factors if isinstance(factor, Gradients | LateGradients)]
+    work = len(kernel) ** 2 * sum(factor.entries for factor in large)
+    if kernel.device.type == "cpu" and len(kernel) <= _SQUARE_ROWS and work > _SQUARE_WORK:
+        _add_squares(kernel, large)
+    else:  # flat tiles that reach from the diagonal to the right: long products are fastest on these
+        panels = [(slice(i, min(i + height, count)), slice(i, count)) for i in range(0, count, height)]
+        _add_large(kernel, factors, factors, rows, panels)
     for tile in _upper(0, count, max(1, whole // rows)):
         for across, down in _finished(kernel, factors, factors, rows, tile):
             block = kernel[across, down]
@@ -260,6 +388,26 @@ def _add_large(
         for block, other in pairs:
             for across, down in tiles:
                 block.accumulate(kernel[rows_of(across, rows), rows_of(down, rows)], across, other, down)
+
+
+def _add_squares(kernel: Tensor, factors: Sequence[Any]) -> None:
+    """Products of gradients with themselves: every core forms and multiplies blocks of its own."""
+    cores = torch.get_num_threads()
+
+    def total(core: int) -> NDArray[Any]:
+        found = np.zeros(kernel.shape, dtype=kernel.numpy().dtype)
+        product = np.empty_like(found)
+        for factor in factors:
+            for block in factor.blocks(factor.stretches[core::cores]):
+                rows = block.gradients.numpy()
+                found += np.matmul(
+                    rows, rows.T, out=product
+                )  # numpy sees that it is symmetric, and does half
+        return found
+
+    with one_thread_of_torch():
+        for found in over_cores(total, range(cores), uses_blas=True):
+            kernel += torch.from_numpy(found)
 
 
 def _finished(

@@ -32,7 +32,7 @@ from foretrain.empirical.models.model import (
     refused_checkpoints,
     unchanged,
 )
-from foretrain.empirical.tangent_kernel.engine import Engine, Factors, probe
+from foretrain.empirical.tangent_kernel.engine import Engine, Factors, join, probe
 from foretrain.empirical.tangent_kernel.factors import add_products, add_symmetric_products, rows_of
 from foretrain.empirical.tangent_kernel.planning import Counted, Job
 from foretrain.empirical.tangent_kernel.written_kernel import TangentKernel
@@ -51,6 +51,7 @@ By = Literal["layer", "parameter"] | None
 _SHARE = 0.5  # of the available memory that chunks may take
 _LIBRARIES = 30e6  # bytes that matrix products and convolutions keep for themselves
 _LARGEST_WORKING = 2e9  # bytes; more would not be faster
+_JOINING = 1.25  # of the memory of factors, while those of several passes are put together
 
 
 @overload
@@ -302,35 +303,50 @@ def _chunk_size(engine: Engine, batch_size: int | None, result_bytes: float, ava
 
 
 class _Store:
-    """Factors of chunks: kept as long as they fit, computed anew otherwise."""
+    """Factors of chunks: kept as long as they fit, computed anew otherwise.
+
+    ``size``: samples that go through the model together. Where gradients are formed while they are multiplied, a
+    chunk is all samples whose factors fit, so that none is formed twice.
+    """
 
     def __init__(self, engine: Engine, size: int, room: float) -> None:
-        self._engine, self._size, self._room = engine, size, room
+        self._engine, self._passes, self._size, self._room = engine, size, size, room
+        if engine.forms_late:
+            left, count = room - engine.memory.passes * size, max(engine.job.rows, engine.job.columns)
+            fitting = int(left / (_JOINING * engine.memory.factors + 1))
+            self._size = max(size, fitting if fitting >= count and engine.job.symmetric else fitting // 2)
         self._kept: dict[tuple[int, int], Factors] = {}
         self._sizes: dict[tuple[int, int], float] = {}
         self.most_bytes = _LIBRARIES
 
     def chunks(self, batch: Batch) -> list[slice]:
         """The batch in equal parts."""
-        parts = -(-batch.count // self._size)
-        bounds = [batch.count * i // parts for i in range(parts + 1)]
-        return [slice(a, b) for a, b in pairwise(bounds)]
+        return _equal_parts(slice(0, batch.count), self._size)
 
     def factors(self, batch: Batch, part: slice) -> Factors:
         """The factors of a part of the batch."""
         key = (id(batch), part.start)
         if key in self._kept:
             return self._kept[key]
-        found = self._engine.chunk(batch.pick(part))
         samples = part.stop - part.start
+        passes = _equal_parts(part, self._passes)
+        found = join([(self._engine.chunk(batch.pick(one)), one.stop - one.start) for one in passes])
         size = self._engine.memory.factors * samples
         held = sum(self._sizes.values())
-        running = _LIBRARIES + held + size + self._engine.memory.passes * samples
+        running = _LIBRARIES + held + size + self._engine.memory.passes * min(samples, self._passes)
         self.most_bytes = max(self.most_bytes, running)
         if held + 2 * size < self._room:
             self._kept[key] = found
             self._sizes[key] = size
         return found
+
+
+def _equal_parts(whole: slice, size: int) -> list[slice]:
+    """A stretch of samples in equal parts of at most so many."""
+    samples = whole.stop - whole.start
+    parts = -(-samples // size)
+    bounds = [whole.start + samples * i // parts for i in range(parts + 1)]
+    return [slice(a, b) for a, b in pairwise(bounds)]
 
 
 def _fill(target: Mapping[str, Tensor], store: _Store, first: Batch, second: Batch | None, rows: int) -> None:

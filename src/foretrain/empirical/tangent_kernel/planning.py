@@ -134,8 +134,10 @@ def costs(job: Job, site: Site) -> dict[Way, float]:
     """Multiplications and additions by each way, weighted by how fast they run, and the numbers it moves."""
     g, p, q, t, c = site.groups, site.p, site.q, site.positions, job.outputs
     across = c if job.trace else c * c  # products of two samples' gradients
-    gradient = _FORMING * job.samples * 2 * g * c * t * p * q + job.pairs * 2 * g * across * p * q
-    gradient += _FLOPS_PER_ENTRY * job.samples * g * c * p * q
+    width = min(p, job.samples * t) if site.is_table else p  # rows of a table that are looked up
+    forming = 1 if site.is_table else 2 * p
+    gradient = _FORMING * job.samples * g * c * t * forming * q + job.pairs * 2 * g * across * width * q
+    gradient += _FLOPS_PER_ENTRY * job.samples * g * c * width * q
     activity = t * t * (1 if site.is_table else p)
     if t == 1 and not site.is_table:
         rows = 1 if job.trace else c * c
