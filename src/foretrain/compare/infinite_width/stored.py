@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -201,7 +201,7 @@ class Limit(Contents):
             "routes": {},
         }
 
-    def job(self, height: int, room: float, aside: Aside) -> LimitJob:
+    def job(self, layout: Layout, height: int, room: float, aside: Aside) -> LimitJob:
         """The network and its inputs, as tensors: those stay on disk until they are used."""
         network = self.network
         sides = tuple(
@@ -209,24 +209,23 @@ class Limit(Contents):
             for side in (network.data, network.other)
             if side is not None
         )
-        return LimitJob(network.field, sides, self.draws, self.seed, height)
+        return LimitJob(layout.grid, network.field, sides, self.draws, self.seed, height)
 
 
 @dataclass(frozen=True, eq=False)
 class LimitJob:
     """All that a worker needs, and what it does with it."""
 
+    grid: Grid
     field: Field
     sides: tuple[Mapping[Field, Tensor], ...]
     draws: int
     seed: Seed
     height: int
-    grid: Grid | None = None
 
-    @contextmanager
-    def tiles(self, layout: Layout) -> Iterator[LimitJob]:
-        """Tiles of a grid."""
-        yield replace(self, grid=layout.grid)
+    def tiles(self) -> AbstractContextManager[LimitJob]:
+        """Itself: a tile needs nothing but its inputs."""
+        return nullcontext(self)
 
     def column(self, number: int, rows: range) -> Data:
         """The inputs of a column."""
@@ -234,20 +233,16 @@ class LimitJob:
 
     def tile(self, tile: Tile, column: Data) -> tuple[Tensor, dict[str, Any]]:
         """NNGP, NTK and their errors; records have the squares, and on the diagonal the traces, one by one."""
-        assert self.grid is not None
         on_diagonal = self.grid.on_diagonal(tile)
         first, second = (column, None) if on_diagonal else (self._inputs(0, tile[0]), column)
         with _one_at_a_time:
             found = kernel_of(self.field, first, second, draws=self.draws, seed=self.seed)
         values = self._matrices(found)
-        note: dict[str, Any] = {"squares": {name: float(np.vdot(one, one)) for name, one in values.items()}}
+        note: dict[str, Any] = {"chunk_samples": 0, "chunk_seconds": 0.0}
+        note["squares"] = {name: float(np.vdot(one, one)) for name, one in values.items()}
         if on_diagonal:
             note |= {"diagonal": {name: float(np.trace(one)) for name, one in values.items()}, "layers": {}}
         return torch.from_numpy(np.stack(list(values.values()))), note
-
-    def spent(self) -> tuple[int, float]:
-        """Nothing goes through a model."""
-        return 0, 0.0
 
     def _matrices(self, found: Found) -> dict[str, Any]:
         """Kernels over (input, position), by label."""
@@ -258,7 +253,6 @@ class LimitJob:
         }
 
     def _inputs(self, axis: int, number: int) -> Data:
-        assert self.grid is not None
         samples = self.grid.chunk(axis, number)
         side = self.sides[axis if len(self.sides) > 1 else 0]
         return {one: values[samples.start : samples.stop].numpy() for one, values in side.items()}

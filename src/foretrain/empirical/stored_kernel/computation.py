@@ -20,7 +20,6 @@ from foretrain.empirical.stored_kernel.create import (
 from foretrain.empirical.stored_kernel.estimate import Estimate, Watch, samples_to_run
 from foretrain.empirical.stored_kernel.folder import Folder, Run, clear_errors
 from foretrain.empirical.stored_kernel.grid import Grid, Needs, Tile, strip_height, strips, tile_sides
-from foretrain.empirical.stored_kernel.identity import refuse_other, refuse_other_function
 from foretrain.empirical.stored_kernel.jobs import refuse_unsendable, send
 from foretrain.empirical.stored_kernel.layout import Layout, is_stored_kernel
 from foretrain.empirical.stored_kernel.tasks import Outcome, Task, work
@@ -89,7 +88,15 @@ def _refuse_another(
     path: Path, layout: Layout, contents: Contents, digests: Mapping[str, str], options: Stored
 ) -> None:
     """Refuse to go on with a store that was made for something else."""
-    refuse_other(layout, digests, contents.said, path)
+    changes = [contents.said[key] for key in digests if layout.fingerprint.get(key) != digests[key]]
+    with tasks.threads(layout.threads):
+        if not (changes or layout.sample_values.agrees(contents.sample_values())):
+            changes = [contents.said["function"]]
+    if changes:
+        raise FileError(
+            f"{path} holds tiles of another kernel ({'; '.join(changes)}): choose another `store=`, or pass "
+            "`overwrite=True` to replace it."
+        )
     side, grid = options.side, layout.grid
     if side is not None and grid.sides != tuple(min(side, count) for count in grid.samples):
         raise FileError(
@@ -101,8 +108,6 @@ def _refuse_another(
             f"{path} is computed with {layout.threads} threads per worker, which stays so: "
             "leave `threads=` out, or pass `overwrite=True`."
         )
-    with tasks.threads(layout.threads):
-        refuse_other_function(layout, contents.sample_values(), contents.said, path)
 
 
 def _is_finished(folder: Folder) -> bool:
@@ -203,11 +208,11 @@ class _Computation:
             yield Task(run.folder.path, run.token, digest, parent, number)
 
     def _job(self, aside: Aside) -> Job:
-        return self._contents.job(self._height, self._kept, aside)
+        return self._contents.job(self._layout, self._height, self._kept, aside)
 
     def _set_aside(self, folder: Folder) -> None:
         with tasks.threads(self._layout.threads):
-            aside = self._contents.put_aside(folder.aside(), self._grid)
+            aside = self._contents.put_aside(folder.aside(), self._layout)
         with _begun(folder) as run:
             run.set_aside(aside["unreadable"], aside["by_gradient"])
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, ClassVar, Protocol
 
 from torch import Tensor
 
-from foretrain.empirical.stored_kernel.grid import Grid, Needs, Tile
+from foretrain.empirical.stored_kernel.grid import Needs, Tile
 from foretrain.empirical.stored_kernel.identity import SampleValues
 from foretrain.empirical.stored_kernel.layout import Layout
 
@@ -25,10 +24,10 @@ class Tiles(Protocol):
         """What the tiles of a column have in common; ``rows`` of tiles will be used again and again."""
 
     def tile(self, tile: Tile, column: Any) -> tuple[Tensor, dict[str, Any]]:
-        """(labels, rows, columns) as matrices over (sample, output), and what its record says of the numbers."""
+        """(labels, rows, columns) as matrices over (sample, output), and what its record says of the numbers.
 
-    def spent(self) -> tuple[int, float]:
-        """Samples that went through a model since this was asked the last time, and seconds for them."""
+        Also ``chunk_samples`` that went through a model since the last one, and ``chunk_seconds`` for them.
+        """
 
 
 class Job(Protocol):
@@ -38,45 +37,38 @@ class Job(Protocol):
     def height(self) -> int:
         """Rows of tiles in a strip."""
 
-    def tiles(self, layout: Layout) -> AbstractContextManager[Tiles]:
+    def tiles(self) -> AbstractContextManager[Tiles]:
         """Begin to compute in a worker."""
 
 
-class Contents(ABC):
+class Contents(Protocol):
     """A kernel that can be computed tile by tile."""
 
     said: ClassVar[Mapping[str, str]]  # of each digest, and of "function": what another one means
 
     @property
-    @abstractmethod
     def samples(self) -> tuple[int, int]:
         """How many there are along both sides."""
 
     @property
-    @abstractmethod
     def symmetric(self) -> bool:
         """Whether it is the kernel of samples with themselves."""
 
-    @abstractmethod
     def digests(self) -> dict[str, str]:
         """Digests that stay the same as long as the kernel does."""
 
-    @abstractmethod
     def sample_values(self) -> SampleValues:
         """Numbers of a few samples, which show what a function computes."""
 
-    @abstractmethod
     def needs(self) -> Needs:
         """The memory that a worker takes."""
 
-    @abstractmethod
     def facts(self) -> dict[str, Any]:
         """Outputs, labels and so on: the fields of a ``Layout`` that the kernel decides."""
 
-    @abstractmethod
-    def job(self, height: int, room: float, aside: Aside) -> Job:
+    def job(self, layout: Layout, height: int, room: float, aside: Aside) -> Job:
         """What workers are sent; ``room``: bytes for what they keep."""
 
-    def put_aside(self, aside: Aside, grid: Grid) -> Aside:
+    def put_aside(self, aside: Aside, layout: Layout) -> Aside:
         """What to put aside after a worker found a graph unlike the others."""
-        raise NotImplementedError
+        return aside

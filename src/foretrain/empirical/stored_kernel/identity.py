@@ -12,17 +12,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import hypot, inf, isfinite
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from foretrain.empirical.models.arguments import Batch
 from foretrain.empirical.tangent_kernel.engine import Engine
-from foretrain.support.errors import FileError
-
-if TYPE_CHECKING:
-    from foretrain.empirical.stored_kernel.layout import Layout
 
 FORMAT = 2  # of stores
 # What differs from one process to the next: addresses, and the module under which a file is run or imported.
@@ -73,25 +69,6 @@ def fingerprint(tangents: Engine, first: Batch, second: Batch | None, by: str | 
         "options": digest(options),
         "versions": digest([str(FORMAT), torch.__version__]),
     }
-
-
-def refuse_other(found: Layout, digests: Mapping[str, str], said: Mapping[str, str], where: object) -> None:
-    """Two kernels do not go into one store."""
-    _refuse([said[key] for key in digests if found.fingerprint.get(key) != digests[key]], where)
-
-
-def refuse_other_function(found: Layout, now: SampleValues, said: Mapping[str, str], where: object) -> None:
-    """Nor two functions that have the same name and parameters."""
-    if not found.sample_values.agrees(now):
-        _refuse([said["function"]], where)
-
-
-def _refuse(changes: Sequence[str], where: object) -> None:
-    if changes:
-        raise FileError(
-            f"{where} holds tiles of another kernel ({'; '.join(changes)}): choose another `store=`, or pass "
-            "`overwrite=True` to replace it."
-        )
 
 
 def short_description(model: Any) -> str:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import io
+import os
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -15,12 +14,11 @@ from foretrain.empirical.stored_kernel.folder import Run
 from foretrain.support.errors import EngineError, NotSupportedError
 
 _FILE = "job.pt"
-_BLOCK = 1 << 24
 
 
 def refuse_unsendable(job: Job) -> None:
     """Models can refuse to be pickled in any way: that is found out before anything is touched."""
-    _pickle(job, _Nowhere())
+    _pickle(job, Path(os.devnull))
 
 
 def send(job: Job, run: Run) -> str:
@@ -29,19 +27,9 @@ def send(job: Job, run: Run) -> str:
     return _digest(run.place / _FILE)
 
 
-class _Nowhere(io.RawIOBase):
-    """Takes any bytes and keeps none."""
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: Any) -> int:
-        return len(memoryview(data).cast("B"))
-
-
-def _pickle(job: Job, target: Path | _Nowhere) -> None:
+def _pickle(job: Job, target: Path) -> None:
     try:
-        torch.save(job, target, pickle_module=import_module("cloudpickle"))  # type: ignore[arg-type]
+        torch.save(job, target, pickle_module=import_module("cloudpickle"))
     except OSError:
         raise
     except Exception as error:
@@ -70,8 +58,5 @@ def received(run: Run, digest: str) -> Job:
 
 def _digest(path: Path) -> str:
     """Only what this run wrote is unpickled."""
-    found = hashlib.blake2b(digest_size=16)
     with path.open("rb", buffering=0) as file:
-        while block := file.read(_BLOCK):
-            found.update(block)
-    return found.hexdigest()
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()

@@ -91,7 +91,7 @@ class Tangents(Contents):
             "routes": {name: str(route) for name, route in tangents.routes.items()},
         }
 
-    def job(self, height: int, room: float, aside: Aside) -> TangentJob:
+    def job(self, layout: Layout, height: int, room: float, aside: Aside) -> TangentJob:
         """The job of an engine that has looked at the model."""
         tangents = self.tangents
         model, names, rates = tangents.model, frozenset(tangents.parameters), dict(tangents.rates)
@@ -105,14 +105,14 @@ class Tangents(Contents):
             by="parameter" if self.by == "parameter" else "layer",
             batch_axis=self.first.axis,
         )
-        return TangentJob(model.function, options, self.first, self.second, height, room, aside)
+        return TangentJob(layout, model.function, options, self.first, self.second, height, room, aside)
 
-    def put_aside(self, aside: Aside, grid: Grid) -> Aside:
+    def put_aside(self, aside: Aside, layout: Layout) -> Aside:
         """Find, chunk by chunk in their order, how parameters must be treated for all chunks to go together."""
         before = {key: set(names) for key, names in aside.items()}
         found = {key: set(names) for key, names in before.items()}
         everything = set(self.tangents.parameters)
-        while found["unreadable"] != everything and (change := self._first_change(found, grid)) is not None:
+        while found["unreadable"] != everything and (change := self._first_change(found, layout)) is not None:
             new = change.unreadable - found["unreadable"] | change.by_gradient - found["by_gradient"]
             found["unreadable"] |= change.unreadable if new else everything
             found["by_gradient"] |= change.by_gradient
@@ -125,12 +125,12 @@ class Tangents(Contents):
             )
         return found
 
-    def _first_change(self, aside: Aside, grid: Grid) -> GraphChangedError | None:
+    def _first_change(self, aside: Aside, layout: Layout) -> GraphChangedError | None:
         try:
-            tangents, *sides = self.job(1, 0.0, aside).prepared()
+            tangents, *sides = self.job(layout, 1, 0.0, aside).prepared()
             for axis, batch in enumerate(side for side in sides if side is not None):
-                for number in range(grid.count(axis)):
-                    tangents.chunk(batch.pick(list(grid.chunk(axis, number))))
+                for number in range(layout.grid.count(axis)):
+                    tangents.chunk(batch.pick(list(layout.grid.chunk(axis, number))))
         except GraphChangedError as change:
             return change
         return None
@@ -140,6 +140,7 @@ class Tangents(Contents):
 class TangentJob:
     """All that ``prepare`` takes, and how large a strip of the kernel may be."""
 
+    layout: Layout
     model: Any
     options: KernelOptions
     first: Batch
@@ -163,12 +164,13 @@ class TangentJob:
         return tangents, first, second
 
     @contextmanager
-    def tiles(self, layout: Layout) -> Iterator[TangentTiles]:
+    def tiles(self) -> Iterator[TangentTiles]:
         """Products of factors, while the model stays as it is."""
         with unchanged(self.model):
             with _model_lock:
                 tangents, first, second = self.prepared()
-            yield TangentTiles(layout, tangents, Chunks(tangents, layout.grid, (first, second), self.room))
+            chunks = Chunks(tangents, self.layout.grid, (first, second), self.room)
+            yield TangentTiles(self.layout, tangents, chunks)
 
 
 def _compact(batch: Batch) -> Batch:
@@ -183,7 +185,6 @@ class TangentTiles:
 
     def __init__(self, layout: Layout, tangents: Engine, chunks: Chunks) -> None:
         self._layout, self._tangents, self._chunks = layout, tangents, chunks
-        self.spent = chunks.spent
 
     def column(self, number: int, rows: range) -> Factors:
         """The factors of a column."""
@@ -199,7 +200,8 @@ class TangentTiles:
         else:
             values = self._beside(self._chunks.of(0, tile[0]), column, tile)
         total = values[0] if len(values) == 1 else values.sum(0)
-        return values, note | {"squares": float(torch.linalg.vector_norm(total, dtype=torch.float64)) ** 2}
+        note["squares"] = float(torch.linalg.vector_norm(total, dtype=torch.float64)) ** 2
+        return values, note | self._chunks.spent()
 
     def _on_diagonal(self, factors: Factors, tile: Tile) -> tuple[Tensor, dict[str, float]]:
         """A tile (labels, rows, columns) and every layer's part of its trace, one label after the other."""
@@ -262,9 +264,9 @@ class Chunks:
             self._kept[key], self._bytes[key] = found, size
         return found
 
-    def spent(self) -> tuple[int, float]:
+    def spent(self) -> dict[str, float]:
         """Samples that went through the model since this was asked the last time, and seconds for them."""
-        found = self._samples, self._seconds
+        found = {"chunk_samples": self._samples, "chunk_seconds": self._seconds}
         self._samples, self._seconds = 0, 0.0
         return found
 

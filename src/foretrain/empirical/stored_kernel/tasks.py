@@ -50,7 +50,6 @@ class Task:
 class Outcome:
     """How a worker's task ended: all parts taken, stopped from outside, or at a graph unlike the others."""
 
-    worker: str
     stopped: bool = False
     graph_changed: bool = False
 
@@ -67,22 +66,22 @@ def work(task: Task) -> Outcome:
             "put the store on a file system that all workers share."
         )
     if not run.goes_on:
-        return Outcome(name, stopped=True)
+        return Outcome(stopped=True)
     try:
         with clear_errors(task.path), threads(run.folder.layout.threads):
             try:
                 job = here[task.token] if task.digest is None else received(run, task.digest)
-                with job.tiles(run.folder.layout) as tiles:
+                with job.tiles() as tiles:
                     Worker(run, tiles, job.height, name).take_all()
             except FileNotFoundError:
                 run.require_going_on()  # the files of a run vanish when it is stopped
                 raise
     except RunIsOverError:
-        return Outcome(name, stopped=True)
+        return Outcome(stopped=True)
     except GraphChangedError:
         run.stop()
-        return Outcome(name, graph_changed=True)
-    return Outcome(name)
+        return Outcome(graph_changed=True)
+    return Outcome()
 
 
 @contextmanager
@@ -148,10 +147,9 @@ class Worker:
         note["crc"] = self._run.write(tile, images)
         # All time since the last tile was finished: that of the model's passes, and the rest.
         now = time.perf_counter()
-        samples, chunk_seconds = self._tiles.spent()
-        note |= {"seconds": now - self._last - chunk_seconds, "chunk_seconds": chunk_seconds}
+        note |= {"seconds": now - self._last - note["chunk_seconds"], "worker": self._name}
         self._last = now
-        self._run.finish(tile, note | {"chunk_samples": samples, "worker": self._name})
+        self._run.finish(tile, note)
 
     def _image(self, values: Tensor, samples: tuple[int, int]) -> NDArray[Any]:
         """(labels, rows, columns) as it lies on disk."""
