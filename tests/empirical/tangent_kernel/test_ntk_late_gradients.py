@@ -88,7 +88,7 @@ def test_a_table_counts_the_rows_that_are_looked_up(monkeypatch: pytest.MonkeyPa
     kernel = ntk(model, x)
     assert_equal(kernel.values, expected(model, x))
     assert kernel.routes["first.weight"].way == "gradient"
-    assert seen == [WIDTH * len(x.unique())]  # not WIDTH * TOKENS
+    assert seen[-1] == WIDTH * len(x.unique()) < WIDTH * TOKENS
 
 
 @pytest.mark.parametrize(("length", "read"), [(64, -1), (65, 0), (65, -1), (4, 2), (6, 0)])
