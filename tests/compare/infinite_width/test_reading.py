@@ -211,6 +211,16 @@ def test_two_sets_of_inputs_and_positions_of_the_output() -> None:
     assert np.linalg.eigvalsh(flat).min() > -1e-10
 
 
+def test_a_single_sample_is_read_as_one_of_several() -> None:
+    def squeezed(net: Any, x: Tensor) -> Any:
+        return net.head(torch.relu(net.conv(x)).squeeze())
+
+    net = Custom(squeezed, conv=nn.Conv2d(3, 16, 8), head=nn.Linear(16, 1))
+    both, x = ft.infinite_width(net, images(2)), images(2)
+    np.testing.assert_allclose(ft.infinite_width(net, x[:1]).ntk, both.ntk[:1, :1], rtol=1e-12)
+    np.testing.assert_allclose(ft.infinite_width(net, x[:1], x[1:]).ntk, both.ntk[:1, 1:], rtol=1e-12)
+
+
 def test_a_factory_tells_which_groups_grow() -> None:
     def grouped(channels: int) -> Callable[[int], nn.Module]:
         return lambda n: nn.Sequential(

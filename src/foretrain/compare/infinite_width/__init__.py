@@ -129,7 +129,9 @@ def infinite_width(
         return _of_signal(model, x, x2, draws, seed)
     module, wide = _module(model)
     first = _tensor(x, module, "x")
-    together = first if x2 is None else _together(first, _tensor(x2, module, "x2"))
+    # A single sample stands twice: with one alone, the axis of samples cannot be told from others of size 1.
+    second = _tensor(x2, module, "x2") if x2 is not None else first[: len(first) == 1]
+    together = _together(first, second)
     hyperparameters = Hyperparameters(init, rates)
     with kept_random_states():
         reader = Reader(capture(module, (together,)), [together], hyperparameters, wide)
