@@ -141,7 +141,7 @@ def bias_law(bias: Tensor | None, fan_in: int, wide: bool) -> Law:
         return Law(bound**2 / 3, "torch's default, 1/(3 fan_in)")
     relative = math.sqrt(2 / len(values))
     near = min(_ROUND, key=lambda std: abs(square / std**2 - 1))
-    if len(values) >= 16 and abs(square / near**2 - 1) < 2 * relative and not _is_uniform(values, largest):
+    if len(values) >= 16 and abs(square / near**2 - 1) < 2 * relative and largest > math.sqrt(3) * near:
         return Law(near**2, f"normal, std {near:g}")
     return Law(square, f"measured, ±{100 * relative:.2g} %")
 

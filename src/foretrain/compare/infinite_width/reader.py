@@ -166,7 +166,9 @@ class Reader:
             if name in _WITHOUT_RULE and any(isinstance(one, Value | Parameter) for one in given):
                 raise NotSupportedError(_WITHOUT_RULE[name])
             if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()) and name not in RULES:
-                raise NotSupportedError(f"{name} draws random numbers")
+                raise NotSupportedError(
+                    f"{name} draws random numbers (call model.eval(), if it does so in training only)"
+                )
             if refused and name not in OF_REFUSED:
                 return Refused(refused[0].error)
             if not any(isinstance(one, Value | Parameter | Refused) for one in given):
