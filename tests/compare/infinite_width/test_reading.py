@@ -329,7 +329,17 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], Tensor, str]] = {
     "token mixing": (
         lambda: Mixer(8).double().eval(),
         images(2, 16),
-        "tokens.0: a linear map mixes positions .*random at every width",
+        r"tokens.0: a layer mixes positions .*random however many channels and hidden units.*ft\.ensemble",
+    ),
+    "token mixing by a convolution": (
+        lambda: Custom(
+            lambda net, x: net.head(net.mix(torch.relu(net.inner(x[:, :, 0]))).mean(1)),
+            inner=nn.Linear(8, 16),
+            mix=nn.Conv1d(3, 5, 1),
+            head=nn.Linear(16, 1),
+        ),
+        images(2),
+        "mix: a layer mixes positions",
     ),
     "no layer": (lambda: Custom(lambda net, x: 2 * x), rows(), "does not depend on any layer"),
     "softmax": (
@@ -393,7 +403,8 @@ def test_bad_arguments_are_told() -> None:
 
 
 def test_a_class_token_alone_sees_nothing_of_the_patches() -> None:
-    found = ft.infinite_width(VitStem(16, "token").double().eval(), images(2, 16))
+    found = ft.infinite_width(VitStem(16, "token").double().eval(), images(2, 16), init=GIVEN)
+    np.testing.assert_allclose(found.nngp, np.full((2, 2), 1.9), rtol=1e-5)  # of what a norm leaves
     np.testing.assert_allclose(found.ntk, np.full((2, 2), found.ntk[0, 0]), rtol=1e-12)
     assert found.standard_error is None
     assert "exact" in str(found)

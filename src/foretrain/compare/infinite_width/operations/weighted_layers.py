@@ -11,7 +11,14 @@ from torch import Tensor
 from foretrain.compare.infinite_width.graph import module_of, operation_name
 from foretrain.compare.infinite_width.laws import bias_law, weight_law
 from foretrain.compare.infinite_width.operations.position_maps import over_positions
-from foretrain.compare.infinite_width.operations.shared import along, as_images, each, narrow, with_positions
+from foretrain.compare.infinite_width.operations.shared import (
+    TOKEN_MIXING,
+    along,
+    as_images,
+    each,
+    narrow,
+    with_positions,
+)
 from foretrain.compare.infinite_width.reader import (
     Atom,
     Dims,
@@ -74,9 +81,7 @@ def linear(reader: Reader, node: Node, given: Any, weight: Any, bias: Any) -> Va
     kinds = value.kinds(-1)
     if kinds.count("channel") != 1 or "batch" in kinds:
         raise NotSupportedError(
-            "a linear map mixes positions with the same weights for all channels (token mixing), which has no "
-            "deterministic limit for a fixed number of positions: its few weights leave the kernel random at every "
-            "width of the channels"
+            TOKEN_MIXING
             if set(kinds) == {"position"}
             else "a linear map reads an axis that is not made of channels and positions",
         )
