@@ -221,6 +221,62 @@ def test_a_single_sample_is_read_as_one_of_several() -> None:
     np.testing.assert_allclose(ft.infinite_width(net, x[:1], x[1:]).ntk, both.ntk[:1, 1:], rtol=1e-12)
 
 
+class Several(nn.Module):
+    """A model of two inputs and a number that all samples share, with two outputs."""
+
+    def __init__(self, width: int = 16) -> None:
+        super().__init__()
+        self.one, self.two, self.head = nn.Linear(4, width), nn.Linear(3, width), nn.Linear(width, 2)
+        self.double()
+
+    def forward(self, x: Tensor, y: Tensor, scale: Tensor | None = None) -> dict[str, Tensor]:
+        hidden = torch.relu(self.one(x) + self.two(y) * (1.0 if scale is None else scale[0]))
+        return {"logits": self.head(hidden), "hidden": hidden}
+
+
+def test_several_inputs_and_outputs() -> None:
+    net, x, y = Several(), rows(), rows(6)[3:, :3]
+    found = ft.infinite_width(net, (x, y), output="logits", init=GIVEN).ntk
+
+    # Both first layers as one, of both inputs side by side.
+    both = data().linear(C_W=1.7 * 2, C_b=0.4, lambda_W=1.7 * 2, lambda_b=0.4)
+    sides = np.concatenate([x * np.sqrt(7 / 8), y * np.sqrt(7 / 6)], axis=1)
+    expected = ft.infinite_width(both.activation("relu").linear(C_W=1.7, C_b=0.2), sides)
+    np.testing.assert_allclose(found, expected.ntk, rtol=1e-12)
+
+    for given in ([x, y], {"x": x, "y": y}, (x, y, torch.ones(1).double())):
+        other = ft.infinite_width(net, given, output=lambda result: result["logits"], init=GIVEN)
+        np.testing.assert_allclose(other.ntk, found, rtol=1e-12)
+    first, second = (x[:1], y[:1]), (x[1:], y[1:])
+    cross = ft.infinite_width(net, first, second, output="logits", init=GIVEN).ntk
+    np.testing.assert_allclose(cross, found[:1, 1:], rtol=1e-12)
+    with pytest.raises(ForetrainError, match=r"returns a dict with logits, hidden: say with output="):
+        ft.infinite_width(net, (x, y))
+    with pytest.raises(ForetrainError, match=r"has no entry 'loss'"):
+        ft.infinite_width(net, (x, y), output="loss")
+    with pytest.raises(ForetrainError, match=r"x2 has samples of shape \(4,\), x of \(4,\) and \(3,\)"):
+        ft.infinite_width(net, (x, y), x, output="logits")
+
+
+@pytest.mark.statistical
+def test_several_inputs_agree_with_drawn_networks() -> None:
+    class Logits(Several):
+        def forward(self, x: Tensor, y: Tensor) -> Any:  # type: ignore[override]
+            return super().forward(x, y)["logits"]
+
+    found = ft.compare(Logits, (rows(), rows(6)[3:, :3]), draws=160, widths=[16, 32, 64])
+    assert found.agrees, found
+
+
+def test_half_precision_is_read_from_inputs_of_half_precision() -> None:
+    half, full = mlp(nn.ReLU()).half(), mlp(nn.ReLU())
+    x = rows().half()
+    one, two = (ft.infinite_width(net, x, init=GIVEN) for net in (half, full))
+    np.testing.assert_allclose(one.ntk, two.ntk, rtol=1e-12)
+    with pytest.raises(ForetrainError, match="not finite as float16"):
+        ft.infinite_width(half, rows() * 1e6)
+
+
 def test_a_factory_tells_which_groups_grow() -> None:
     def grouped(channels: int) -> Callable[[int], nn.Module]:
         return lambda n: nn.Sequential(
@@ -304,6 +360,36 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], Tensor, str]] = {
         rows(),
         "1 .Dropout. drops values at random.*call model.eval",
     ),
+    "functional dropout": (
+        lambda: Custom(
+            lambda net, x: net.b(functional.dropout(net.a(x))), a=nn.Linear(4, 4), b=nn.Linear(4, 1)
+        ),
+        rows(),
+        r"dropout.*call model\.eval\(\)",
+    ),
+    "no rule": (
+        lambda: Custom(
+            lambda net, x: net.blocks[1](net.blocks[0](x)),
+            blocks=nn.ModuleList(
+                [nn.Linear(4, 8), Custom(lambda net, x: net.a(torch.special.i0(x)), a=nn.Linear(8, 1))]
+            ),
+        ),
+        rows(),
+        r"blocks\.1: the operation special_i0 has no rule: measure it with ft\.ensemble",
+    ),
+    "whole numbers": (lambda: mlp(nn.ReLU()), torch.ones(2, 4, dtype=torch.int64), "inputs of torch.int64"),
+    "complex numbers": (
+        lambda: nn.Linear(4, 2, dtype=torch.complex128),
+        rows().to(torch.complex128),
+        "inputs of torch.complex128: give real",
+    ),
+    "unknown tokens": (
+        lambda: nn.Sequential(nn.Embedding(5, 8), nn.Flatten(), nn.Linear(24, 1)).double(),
+        torch.full((2, 3), 5),
+        "tokens outside of 0 to 4",
+    ),
+    "no parameters": (lambda: nn.Flatten(), images(), "does not depend on any layer with weights"),
+    "bias": (lambda: spoiled(mlp(nn.ReLU())), rows(), "a bias is not finite"),
     "control flow": (lambda: Counting().double(), rows(), "decides what to compute from the values"),
     "wrong shape": (lambda: mlp(nn.ReLU(), inputs=5), rows(), "cannot be called on x of shape"),
     "random branches": (
@@ -367,6 +453,11 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], Tensor, str]] = {
 }
 
 
+def spoiled(net: nn.Sequential) -> nn.Module:
+    nn.init.constant_(net[0].bias, torch.inf)  # type: ignore[arg-type]
+    return net
+
+
 def trained_norm() -> nn.Module:
     norm = nn.BatchNorm2d(8)
     norm(torch.randn(4, 8, 3, 3))
@@ -394,6 +485,10 @@ def test_bad_arguments_are_told() -> None:
             ft.infinite_width(net, rows(), **options)  # type: ignore[arg-type]
     with pytest.raises(ForetrainError, match="not finite"):
         ft.infinite_width(net, rows() * torch.inf)
+    with pytest.raises(ForetrainError, match="holds no sample"):
+        ft.infinite_width(net, rows()[:0])
+    with pytest.raises(ForetrainError, match="x is a str that holds no numbers"):
+        ft.infinite_width(net, "rows")
     with pytest.raises(ForetrainError, match="x2 has samples of shape"):
         ft.infinite_width(net, rows(), rows()[:, :2])
     with pytest.raises(ForetrainError, match="must be a torch module or a function"):

@@ -31,7 +31,7 @@ from foretrain.compare.infinite_width.reader import (
     rule,
     seen_as,
 )
-from foretrain.support.errors import NotSupportedError
+from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.theory.layers import Signal, concatenated, tokens, windows
 from foretrain.theory.layers.positions import AxisMap, Weights
 
@@ -242,6 +242,10 @@ def _embedding(reader: Reader, node: Node, args: list[Any]) -> Any:
     else:
         known = reader.as_value(node, indices, None)
         dims, numbers = known.dims, reader.data.pop(known.signal.field)
+        if not 0 <= numbers.min() <= numbers.max() < len(weight.tensor):
+            raise InputError(
+                f"`x` holds tokens outside of 0 to {len(weight.tensor) - 1}, the rows of the table."
+            )
     skipped = padding if padding >= 0 else None
     signal = tokens(numbers.shape[1:], variance=law["C_W"], rate=law["lambda_W"], padding=skipped)
     reader.data[signal.field] = numbers
