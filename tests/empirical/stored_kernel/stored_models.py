@@ -14,7 +14,7 @@ import xarray as xr
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from foretrain.empirical.stored_kernel import Prepared, Stored, compute
+from foretrain.empirical.stored_kernel import Stored, Tangents, compute
 from foretrain.empirical.stored_kernel.reading import StoredKernel
 from foretrain.empirical.tangent_kernel.kernel import KernelOptions, prepare
 
@@ -33,7 +33,7 @@ def stored(
 ) -> StoredKernel:
     """As ``ft.ntk(..., store=path)`` does it; options of the run have their own names."""
     own = {key: options.pop(key) for key in tuple(options) if key in _RUN}
-    kernel = Prepared(*prepare(model, x, x2, KernelOptions(outputs, by=by, **options)), by)
+    kernel = Tangents(*prepare(model, x, x2, KernelOptions(outputs, by=by, **options)), by)
     return compute(kernel, Stored(path, **own))
 
 

@@ -20,7 +20,7 @@ from stored_models import content, inputs, leftovers, lose, network, records, st
 from torch import Tensor, nn
 
 from foretrain.empirical.stored_kernel import folder as folders
-from foretrain.empirical.stored_kernel import tasks
+from foretrain.empirical.stored_kernel import tangents
 from foretrain.empirical.stored_kernel.folder import Folder
 from foretrain.support.errors import EngineError, FileError
 
@@ -264,14 +264,14 @@ def test_a_damaged_tile_is_computed_again(finished: bool, damage: str, tmp_path:
 
 def test_a_folder_removed_in_the_middle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "k.zarr"
-    factors = tasks.Chunks.of
+    factors = tangents.Chunks.of
 
     def remove(self: Any, axis: int, number: int) -> Any:
         if number == 3:
             shutil.rmtree(path)
         return factors(self, axis, number)
 
-    monkeypatch.setattr(tasks.Chunks, "of", remove)
+    monkeypatch.setattr(tangents.Chunks, "of", remove)
     with pytest.raises(FileError, match="folder was removed"):
         stored(path, network(), inputs(40), side=5, workers=1)
 

@@ -4,16 +4,19 @@
 ``reader``      what every axis of every tensor means; the graph becomes a signal of ``foretrain.theory.layers``
 ``operations``  the rules of operations, by their kinds
 ``laws``        which law weights were drawn from, and learning rates
+``stored``      kernels larger than memory, tile by tile into a store
 ``beside``      the kernels beside those of finite networks, with z-scores and a verdict
 """
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 import torch
@@ -28,12 +31,20 @@ from foretrain.compare.infinite_width.laws import Hyperparameters, Patterns, Row
 from foretrain.compare.infinite_width.reader import Reader, Value, WideAxes
 from foretrain.empirical.models.arguments import Batch, as_batch, leaves, mapped
 from foretrain.empirical.models.model import Output
+from foretrain.empirical.stored_kernel import asked_of_store
+from foretrain.empirical.stored_kernel.identity import short_description
+from foretrain.empirical.tangent_kernel.kernel import chunk_size
 from foretrain.support.answers import Answer, Column, Part, Result, Table, dataset_figure, labelled
 from foretrain.support.errors import InputError
 from foretrain.support.seeds import Seed, kept_random_states
 from foretrain.theory.layers import Signal
-from foretrain.theory.layers.tiles import DRAWS, Found, kernel_of
+from foretrain.theory.layers.fields import Field
+from foretrain.theory.layers.tiles import DRAWS, Data, Found, in_order, kernel_of
 
+if TYPE_CHECKING:
+    from foretrain.compare.infinite_width.stored import StoredInfiniteWidth
+
+_HERE = torch.device("cpu")
 _WIDTHS = (24, 48)  # of the two networks by which a factory tells which axes grow
 _DRAWN_AGAIN = 15  # more networks of the second, by whose weights laws are known better
 
@@ -56,12 +67,7 @@ class InfiniteWidth(Result):
     @cached_property
     def reading(self) -> Table:
         """What each module was taken for, its constants and rates, and how they were known."""
-        names = ("module", "taken for", "fan-in", "C_W", "C_b", "lambda_W", "lambda_b", "known from")
-        rows = [
-            (r.module, r.taken_for, r.fan_in, r.C_W, r.C_b, r.lambda_W, r.lambda_b, r.known)
-            for r in self.rows
-        ]
-        return Table([Column(name) for name in names], rows)
+        return reading_of(self.rows)
 
     def answer(self) -> Answer:
         """The size of the kernels, what was read, and a picture."""
@@ -87,7 +93,36 @@ class InfiniteWidth(Result):
         return Answer(statement, parts, data)
 
 
+@dataclass(frozen=True, eq=False)
+class Network:
+    """A network as fields, its inputs, and what was read to get there."""
+
+    field: Field
+    data: Data
+    other: Data | None  # the second set of inputs
+    description: str
+    rows: tuple[Row, ...] = ()
+    notes: tuple[str, ...] = ()
+    outputs: int = 1
+    device: torch.device = _HERE  # of the model
+
+
+def reading_of(rows: Sequence[Row]) -> Table:
+    """The rows of a reading as a table."""
+    names = ("module", "taken for", "fan-in", "C_W", "C_b", "lambda_W", "lambda_b", "known from")
+    values = [(r.module, r.taken_for, r.fan_in, r.C_W, r.C_b, r.lambda_W, r.lambda_b, r.known) for r in rows]
+    return Table([Column(name) for name in names], values)
+
+
+@overload
 def infinite_width(
+    model: Any, x: Any, x2: Any = None, *, store: None = None, **options: Any
+) -> InfiniteWidth: ...
+@overload
+def infinite_width(
+    model: Any, x: Any, x2: Any = None, *, store: str | Path, **options: Any
+) -> StoredInfiniteWidth: ...
+def infinite_width(  # type: ignore[misc]  # the overloads leave the other options to this signature
     model: nn.Module | Callable[[int], nn.Module] | Signal,
     x: Any,
     x2: Any = None,
@@ -97,7 +132,13 @@ def infinite_width(
     output: Output = None,
     draws: int = DRAWS,
     seed: Seed = 0,
-) -> InfiniteWidth:
+    store: str | Path | None = None,
+    engine: object = None,
+    workers: int | None = None,
+    memory: float | str | None = None,
+    batch_size: int | Literal["auto"] | None = None,
+    overwrite: bool = False,
+) -> InfiniteWidth | StoredInfiniteWidth:
     """NNGP and NTK of a network whose hidden channels become infinitely many.
 
     Parameters
@@ -120,6 +161,12 @@ def infinite_width(
         Which of several tensors that the model returns is meant: its name, position, or a function of the result.
     draws
         Random draws for means that have no formula, such as max pooling of rectified images.
+    store
+        A folder for kernels larger than memory: their tiles go there as they finish, and the result reads from it.
+        The same call again goes on where an earlier one stopped; ``overwrite=True`` starts afresh.
+    engine, workers, memory, batch_size
+        With ``store``, as in ``ntk``: where tiles are computed, by how many, the bytes each may take ("1GB"), and the
+        side of a tile.
 
     Examples
     --------
@@ -132,9 +179,32 @@ def infinite_width(
            [0.212, 1.333, 0.212],
            [0.212, 0.212, 1.333]])
     """
-    if isinstance(model, Signal):
-        return _of_signal(model, x, x2, draws, seed)
+    side = None if batch_size is None else chunk_size(batch_size)
+    stored = asked_of_store(
+        store, engine=engine, workers=workers, memory=memory, side=side, overwrite=overwrite
+    )
+    network = (
+        _of_signal(model, x, x2)
+        if isinstance(model, Signal)
+        else _of_module(model, x, x2, init, rates, output)
+    )
+    if stored is not None:
+        from foretrain.compare.infinite_width.stored import compute_stored
+
+        return compute_stored(network, draws, seed, stored)
+    if network.device != _HERE:
+        network = _beside_model(network)
+    return _result(kernel_of(network.field, network.data, network.other, draws=draws, seed=seed), network)
+
+
+def _of_module(
+    model: Any, x: Any, x2: Any, init: str | Patterns, rates: str | float | Patterns, output: Output
+) -> Network:
+    """A module as fields."""
     module, wide = _module(model)
+    device = next((one.device for one in module.parameters()), _HERE)
+    if device != _HERE:  # it is read here, and only its kernels are computed there
+        module = copy.deepcopy(module).cpu()
     first = _batch(x, module, "x")
     # A single sample stands twice: with one alone, the axis of samples cannot be told from others of size 1.
     second = _batch(x2, module, "x2") if x2 is not None else first.pick(slice(first.count == 1))
@@ -152,18 +222,44 @@ def infinite_width(
     count = first.count
     rows = {one: values[:count] for one, values in reader.data.items()}
     columns = None if x2 is None else {one: values[count:] for one, values in reader.data.items()}
-    field = value.signal.field
-    found = kernel_of(field, rows, columns, draws=draws, seed=seed)
     outputs = math.prod(atom.size for atom in value.atoms if atom.kind == "channel")
-    return _result(found, field.positions, tuple(hyperparameters.rows), _notes(rates, wide), outputs)
+    notes = _notes(rates, wide)
+    return Network(
+        value.signal.field,
+        rows,
+        columns,
+        short_description(model),
+        tuple(hyperparameters.rows),
+        notes,
+        outputs,
+        device,
+    )
 
 
-def _of_signal(signal: Signal, x: Any, x2: Any, draws: int, seed: Seed) -> InfiniteWidth:
-    """The kernels of a network written by hand."""
-    field = signal.field
-    sets = [None if values is None else signal.inputs(values) for values in (x, x2)]
-    assert sets[0] is not None
-    return _result(kernel_of(field, sets[0], sets[1], draws=draws, seed=seed), field.positions, (), (), 1)
+def _beside_model(network: Network) -> Network:
+    """With inputs where the model is, which then computes the kernels, or a note why the processor does it."""
+    other = next((one for one in in_order(network.field) if not one.for_any_library), None)
+    reason = None if other is None else f"{other.name or type(other).__name__} is not written for it"
+    try:
+        torch.zeros(1, dtype=torch.float64, device=network.device)
+    except (TypeError, RuntimeError):
+        reason = "it has no double precision"
+    if reason is not None:
+        note = f"Computed by the processor instead of {network.device}: {reason}."
+        return replace(network, notes=(*network.notes, note))
+
+    def moved(data: Data) -> Data:
+        return {one: torch.as_tensor(values, device=network.device) for one, values in data.items()}
+
+    return replace(
+        network, data=moved(network.data), other=None if network.other is None else moved(network.other)
+    )
+
+
+def _of_signal(signal: Signal, x: Any, x2: Any) -> Network:
+    """A network written by hand."""
+    other = None if x2 is None else signal.inputs(x2)
+    return Network(signal.field, signal.inputs(x), other, "network written by hand")
 
 
 def _module(model: Any) -> tuple[nn.Module, WideAxes]:
@@ -211,9 +307,10 @@ def _batch(x: Any, module: nn.Module, name: str) -> Batch:
             ) from None
 
     def converted(one: Any) -> Any:
-        if not isinstance(one, Tensor) or not one.is_floating_point():
+        if not isinstance(one, Tensor):
             return one
-        one = one if parameter is None else one.to(parameter.device, parameter.dtype)
+        if parameter is not None:
+            one = one.to(parameter.device, dtype=parameter.dtype if one.is_floating_point() else None)
         if not bool(torch.isfinite(one).all()):
             raise InputError(f"`{name}` holds numbers that are not finite as {str(one.dtype)[6:]}.")
         return one
@@ -258,25 +355,28 @@ def _notes(rates: Any, wide: WideAxes) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _result(
-    found: Found, positions: tuple[int, ...], rows: tuple[Row, ...], notes: tuple[str, ...], outputs: int
-) -> InfiniteWidth:
+def _result(found: Found, network: Network) -> InfiniteWidth:
+    positions = network.field.positions
     nngp, ntk = _labelled(found.S, positions), _labelled(found.Theta, positions)
     errors = None
     if found.errors is not None:
         errors = xr.Dataset({n: _labelled(e, positions) for n, e in zip(("nngp", "ntk"), found.errors)})
-    return InfiniteWidth(nngp, ntk, rows, errors, notes, outputs)
+    return InfiniteWidth(nngp, ntk, network.rows, errors, network.notes, network.outputs)
+
+
+def inputs_first(values: NDArray[np.float64], positions: tuple[int, ...]) -> NDArray[np.float64]:
+    """Pairs of positions and inputs (pairs of each axis..., N, N2) as (N, positions..., N2, positions...)."""
+    axes = len(positions)
+    shaped = values.reshape(*(n for size in positions for n in (size, size)), *values.shape[-2:])
+    return shaped.transpose(2 * axes, *range(0, 2 * axes, 2), 2 * axes + 1, *range(1, 2 * axes, 2))
 
 
 def _labelled(values: NDArray[np.float64], positions: tuple[int, ...]) -> xr.DataArray:
     """(N, N2), or (N, positions..., N2, positions...) where the output keeps them."""
-    axes = len(positions)
-    shaped = values.reshape(*(n for size in positions for n in (size, size)), *values.shape[-2:])
-    order = [2 * axes, *range(0, 2 * axes, 2), 2 * axes + 1, *range(1, 2 * axes, 2)]
     names = [
         word
         for side in (1, 2)
-        for word in (f"input_{side}", *(f"position_{k}_{side}" for k in range(1, axes + 1)))
+        for word in (f"input_{side}", *(f"position_{k}_{side}" for k in range(1, len(positions) + 1)))
     ]
-    data = labelled({"kernel": (" ".join(names), shaped.transpose(order))}, {})
+    data = labelled({"kernel": (" ".join(names), inputs_first(values, positions))}, {})
     return data["kernel"].rename(None)

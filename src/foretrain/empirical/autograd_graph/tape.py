@@ -9,7 +9,7 @@ anything else is shared by samples.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from itertools import islice
@@ -35,7 +35,24 @@ class SampleAxis:
 
     before: int
     after: int
-    certain: bool = field(default=True, compare=False)  # no other axis puts all entries with their samples
+    others: tuple[int, ...] = field(
+        default=(), compare=False
+    )  # shorter ``after`` that put all entries as well
+
+    @staticmethod
+    def of(each: int, fitting: Sequence[int]) -> SampleAxis:
+        """Of tensors with so many entries per sample: the longest of all fitting lengths."""
+        return SampleAxis(each // fitting[0], fitting[0], tuple(fitting[1:]))
+
+    def among(self, fitting: Collection[int]) -> SampleAxis:
+        """What is left of the lengths that another pass does not rule out; as it was if none is."""
+        left = [after for after in (self.after, *self.others) if after in fitting]
+        return SampleAxis.of(self.before * self.after, left) if left else self
+
+    @property
+    def certain(self) -> bool:
+        """Whether no other axis puts all entries with their samples."""
+        return not self.others
 
     def split(self, tensor: Tensor, samples: int) -> Tensor:
         """As (before, samples, after)."""
@@ -71,7 +88,8 @@ def owners(pairs: Sequence[tuple[Tensor | None, Tensor | None]], samples: int) -
     found: list[Owner | None] = [None] * len(pairs)
     alike: dict[tuple[torch.Size, torch.dtype], list[int]] = {}
     for number, (plain, weighted) in enumerate(pairs):
-        if plain is not None and weighted is not None and plain.is_floating_point():
+        small = plain is not None and plain.is_floating_point() and plain.numel() <= _SMALL_NODE
+        if plain is not None and weighted is not None and small:
             alike.setdefault((plain.shape, plain.dtype), []).append(number)
     for numbers in alike.values():
         if len(numbers) >= _FEW:
@@ -108,7 +126,7 @@ def owner(plain: Tensor | None, weighted: Tensor | None, samples: int) -> Owner:
                 return SampleAxis(1, after)
             place = torch.nonzero(first).squeeze(1)
             fitting = _fitting(place, place.div(after, rounding_mode="floor"), len(first), samples)
-            return SampleAxis(1, after, certain=len(fitting) == 1)
+            return SampleAxis.of(after, fitting)
     place = torch.nonzero(first.abs() > _SMALLEST).squeeze(1)
     if not len(place):
         return Silent()
@@ -127,7 +145,7 @@ def owner(plain: Tensor | None, weighted: Tensor | None, samples: int) -> Owner:
     fitting = _fitting(place, sample.long(), total, samples) if total % samples == 0 else []
     if not fitting:
         return Shared()
-    return SampleAxis(total // samples // fitting[0], fitting[0], certain=len(fitting) == 1)
+    return SampleAxis.of(total // samples, fitting)
 
 
 def _fitting(place: Tensor, sample: Tensor, total: int, samples: int) -> list[int]:
@@ -162,6 +180,7 @@ _VALUE_DEPENDENT = (
     "Put",
 )
 
+_LINEAR = (("AddmmBackward0", 2), ("MmBackward0", 1))
 _MANY_NODES = 150
 _SMALL_NODE = 20_000  # entries: going to a node takes as long as computing with so many
 _TOGETHER = 8
@@ -204,6 +223,18 @@ class Tape:
         for edge in self.users:
             found.setdefault(edge[0], []).append(edge)
         return found
+
+    @cached_property
+    def linear_weights(self) -> frozenset[str]:
+        """Parameters that are used once, as they are or transposed, as the right factor of a matrix product."""
+        found = set()
+        for name, leaf in self.leaves.items():
+            uses = self.users.get((leaf, 0), ())
+            if len(uses) == 1 and self.names[uses[0][0]] == "TBackward0":
+                uses = self.users.get((uses[0][0], 0), ())
+            if len(uses) == 1 and (self.names[uses[0][0]], uses[0][1]) in _LINEAR:
+                found.add(name)
+        return frozenset(found)
 
     @property
     def depends_on_values(self) -> bool:
@@ -324,10 +355,20 @@ def fixed_normal(like: Tensor) -> Tensor:
 class Probe:
     """Gradients at any edges for two mixes of outputs: plain, and with sample n weighted by w_n."""
 
-    def __init__(self, tape: Tape, cotangent: Tensor, moved: Callable[[], Tape | None] | None = None) -> None:
-        """``moved`` gives the graph with parameters moved at random, for tensors where no gradient arrives here."""
+    def __init__(
+        self,
+        tape: Tape,
+        cotangent: Tensor,
+        moved: Callable[[], Tape | None] | None = None,
+        pair: Callable[[], Tape] | None = None,
+    ) -> None:
+        """Of a graph, and two more for what it does not show.
+
+        ``moved`` gives that with parameters moved at random, for tensors where no gradient arrives here; ``pair``
+        that of two samples, for tensors with so few gradients that several axes would fit.
+        """
         self.tape = tape
-        self._moved = moved
+        self._moved, self._pair = moved, pair
         self.samples = len(cotangent)
         self.weights = weights(self.samples, cotangent)
         self._mixes = cotangent, cotangent * self.weights[:, None]
@@ -344,6 +385,7 @@ class Probe:
         self.plain |= zip(new, self.tape.gradients(new, self._mixes[0]))
         # Where passes are dear, this one gives the lengths of the parameters' gradients as well.
         leaves = self.tape.leaves if self.tape.is_long and not self._lengths else {}
+        leaves = {name: leaf for name, leaf in leaves.items() if name not in self.tape.linear_weights}
         grown = self.tape.gradients([*new, *((leaf, 0) for leaf in leaves.values())], self._mixes[1])
         self.weighted |= zip(new, grown)
         for name, gradient in zip(leaves, grown[len(new) :]):
@@ -358,6 +400,26 @@ class Probe:
             plain, weighted = (other.gradients(silent, mix) for mix in self._mixes)
             for edge, first, second in zip(silent, plain, weighted):
                 self.owners[edge] = owner(first, second, self.samples)
+        self._narrow(unknown)
+
+    def _narrow(self, edges: Sequence[Edge]) -> None:
+        """Of axes that fit three samples, keep those that also fit two, first one and then the other by itself."""
+        axes = {
+            edge: axis for edge in edges if isinstance(axis := self.owners[edge], SampleAxis) and axis.others
+        }
+        other = self._pair() if axes and self._pair is not None else None
+        if other is None or other.shape != self.tape.shape:
+            return
+        for sample in range(2):
+            cotangent = torch.zeros_like(self._mixes[0][:2])
+            cotangent[sample] = self._mixes[0][sample]
+            for (edge, axis), gradient in zip(axes.items(), other.gradients(list(axes), cotangent)):
+                total = 2 * axis.before * axis.after
+                if gradient is None or gradient.numel() != total:
+                    continue
+                place = torch.nonzero(gradient.reshape(-1)).squeeze(1)
+                fitting = _fitting(place, torch.full_like(place, sample), total, 2)
+                axes[edge] = self.owners[edge] = axis.among(fitting)
 
     def squared_lengths(self, names: Sequence[str]) -> dict[str, float]:
         """Of the gradients of the weighted mix with respect to parameters."""

@@ -99,7 +99,7 @@ class KernelSummary(Result):
         form = "summed over" if self.traced else "of"
         above = self.density.counts([self.density.resolution, np.inf])
         parts: list[Part] = [
-            f"Parameters: {routes_taken(self.routes)}.",
+            *([f"Parameters: {routes_taken(self.routes)}."] if self.routes else []),
             f"Trace {self.trace:.6g}. Effective rank {self.effective_rank:.4g} (trace² / sum of squares), "
             f"entropy rank {rank.value:.4g}{plus_minus(rank.standard_error)}.",
             self._mode_table(),

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import torch
-
-from foretrain.empirical.models.arguments import Batch
 from foretrain.empirical.stored_kernel import tasks
+from foretrain.empirical.stored_kernel.contents import Aside, Contents, Job
 from foretrain.empirical.stored_kernel.create import (
     create_in_place,
     is_whole,
@@ -23,21 +20,13 @@ from foretrain.empirical.stored_kernel.create import (
 from foretrain.empirical.stored_kernel.estimate import Estimate, Watch, samples_to_run
 from foretrain.empirical.stored_kernel.folder import Folder, Run, clear_errors
 from foretrain.empirical.stored_kernel.grid import Grid, Needs, Tile, strip_height, strips, tile_sides
-from foretrain.empirical.stored_kernel.identity import (
-    fingerprint,
-    refuse_other,
-    refuse_other_function,
-    sample_values,
-    short_description,
-)
-from foretrain.empirical.stored_kernel.jobs import Job, refuse_unsendable, send
+from foretrain.empirical.stored_kernel.identity import refuse_other, refuse_other_function
+from foretrain.empirical.stored_kernel.jobs import refuse_unsendable, send
 from foretrain.empirical.stored_kernel.layout import Layout, is_stored_kernel
 from foretrain.empirical.stored_kernel.tasks import Outcome, Task, work
 from foretrain.empirical.stored_kernel.workers import Stored, Workers
-from foretrain.empirical.tangent_kernel.engine import Engine
-from foretrain.empirical.tangent_kernel.planning import GraphChangedError
 from foretrain.support import engines
-from foretrain.support.errors import EngineError, FileError, ForetrainWarning, NotSupportedError
+from foretrain.support.errors import EngineError, FileError, ForetrainWarning
 from foretrain.support.store import RECORDS
 from foretrain.support.user_warnings import warn_user
 
@@ -45,54 +34,9 @@ if TYPE_CHECKING:
     from foretrain.empirical.stored_kernel.reading import StoredKernel
 
 _PATIENCE = 3  # times in a row that workers may die without finishing a tile
-_TRIAL_SAMPLES = 8
 
 
-@dataclass(frozen=True)
-class Prepared:
-    """A kernel that can be computed, as ``tangent_kernel.kernel.prepare`` gives it for the same ``by``."""
-
-    tangents: Engine
-    first: Batch
-    second: Batch | None
-    by: str | None = None
-
-    def needs(self) -> Needs:
-        """Bytes per sample as a small chunk shows them, and per pair of samples."""
-        tangents = self.tangents
-        few = self.first.pick([k % self.first.count for k in range(_TRIAL_SAMPLES)])
-        factors = tangents.until_settled(lambda: tangents.chunk(few))
-        held = sum(factor.bytes for own in factors.values() for factor in own.values()) / _TRIAL_SAMPLES
-        width = 1 if tangents.job.trace else len(tangents.outputs)
-        entry = len(set(tangents.labels.values())) * width**2 * tangents.dtype.itemsize
-        passes = tangents.memory.passes + max(0.0, tangents.memory.factors - held)
-        return Needs(held, passes, entry)
-
-    def layout(self, digests: Mapping[str, str], needs: Needs, workers: Workers, options: Stored) -> Layout:
-        """What is fixed when a store is created."""
-        tangents, side, threads = self.tangents, options.side, options.threads or 1
-        workers.require_processes()
-        samples = tangents.job.rows, tangents.job.columns
-        chosen = min(side or 0, samples[0]), min(side or 0, samples[1])
-        sides = chosen if side is not None else tile_sides(samples, needs, workers.room)
-        with tasks.threads(threads):
-            values = sample_values(tangents, self.first, self.second)
-        return Layout(
-            Grid(samples, sides, self.second is None),
-            tuple(tangents.outputs),
-            tangents.job.trace,
-            self.by,
-            tuple(dict.fromkeys(tangents.labels.values())) if self.by is not None else None,
-            {torch.float32: "<f4", torch.float64: "<f8"}[tangents.dtype],
-            threads,
-            digests,
-            short_description(tangents.model.function),
-            {name: str(route) for name, route in tangents.routes.items()},
-            values,
-        )
-
-
-def compute(kernel: Prepared, options: Stored) -> StoredKernel:
+def compute(contents: Contents, options: Stored) -> StoredKernel:
     """Compute all tiles that the store does not have yet, and open it.
 
     Everything that can be refused is refused first: an older store gives way, or is mended, only then.
@@ -100,17 +44,16 @@ def compute(kernel: Prepared, options: Stored) -> StoredKernel:
     from foretrain.empirical.stored_kernel.reading import StoredKernel
 
     path, workers = local_folder(options.folder), Workers(options)
-    digests = fingerprint(kernel.tangents, kernel.first, kernel.second, kernel.by)
-    needs = kernel.needs()
+    digests, needs = contents.digests(), contents.needs()
     is_new = options.overwrite or not is_stored_kernel(path)
     if is_new:
-        layout = kernel.layout(digests, needs, workers, options)
+        layout = _layout(contents, digests, needs, workers, options)
     else:
         layout = Folder(path).layout
-        _refuse_another(path, layout, kernel, digests, options)
+        _refuse_another(path, layout, contents, digests, options)
         if _is_finished(Folder(path)):
             return StoredKernel(path)
-    run = _Computation(kernel, layout, needs, workers)
+    run = _Computation(contents, layout, needs, workers)
     if is_new:
         create_in_place(path, layout)
     folder = Folder(path)
@@ -123,11 +66,30 @@ def compute(kernel: Prepared, options: Stored) -> StoredKernel:
     return StoredKernel(path)
 
 
+def _layout(
+    contents: Contents, digests: Mapping[str, str], needs: Needs, workers: Workers, options: Stored
+) -> Layout:
+    """What is fixed when a store is created."""
+    samples, side, count = contents.samples, options.side, options.threads or 1
+    workers.require_processes()
+    chosen = min(side or 0, samples[0]), min(side or 0, samples[1])
+    sides = chosen if side is not None else tile_sides(samples, needs, workers.room)
+    with tasks.threads(count):
+        values = contents.sample_values()
+    return Layout(
+        grid=Grid(samples, sides, contents.symmetric),
+        threads=count,
+        fingerprint=digests,
+        sample_values=values,
+        **contents.facts(),
+    )
+
+
 def _refuse_another(
-    path: Path, layout: Layout, kernel: Prepared, digests: Mapping[str, str], options: Stored
+    path: Path, layout: Layout, contents: Contents, digests: Mapping[str, str], options: Stored
 ) -> None:
     """Refuse to go on with a store that was made for something else."""
-    refuse_other(layout, digests, path)
+    refuse_other(layout, digests, contents.said, path)
     side, grid = options.side, layout.grid
     if side is not None and grid.sides != tuple(min(side, count) for count in grid.samples):
         raise FileError(
@@ -140,7 +102,7 @@ def _refuse_another(
             "leave `threads=` out, or pass `overwrite=True`."
         )
     with tasks.threads(layout.threads):
-        refuse_other_function(layout, sample_values(kernel.tangents, kernel.first, kernel.second), path)
+        refuse_other_function(layout, contents.sample_values(), contents.said, path)
 
 
 def _is_finished(folder: Folder) -> bool:
@@ -176,11 +138,11 @@ def _mend(folder: Folder) -> None:
 class _Computation:
     """Sends tasks out in rounds until no tile is missing; what cannot be done is refused when it is made."""
 
-    def __init__(self, kernel: Prepared, layout: Layout, needs: Needs, workers: Workers) -> None:
-        self._kernel, self._layout, self._workers = kernel, layout, workers
+    def __init__(self, contents: Contents, layout: Layout, needs: Needs, workers: Workers) -> None:
+        self._contents, self._layout, self._workers = contents, layout, workers
         self._grid = grid = layout.grid
         workers.require_processes()
-        workers.require_room(grid, needs)
+        workers.require_room(layout, needs)
         self._height = strip_height(grid, needs, workers.room, workers.count)
         self._kept = workers.room - needs.working(max(grid.sides))
         if not self._is_here(self._task_count(set(grid.tiles))):
@@ -240,40 +202,14 @@ class _Computation:
         for number in range(count):
             yield Task(run.folder.path, run.token, digest, parent, number)
 
-    def _job(self, aside: Mapping[str, list[str]]) -> Job:
-        kernel, strip = self._kernel, (self._height, self._kept)
-        return Job.of(kernel.tangents, (kernel.first, kernel.second), kernel.by, strip, aside)
+    def _job(self, aside: Aside) -> Job:
+        return self._contents.job(self._height, self._kept, aside)
 
     def _set_aside(self, folder: Folder) -> None:
-        """Find, chunk by chunk in their order, how parameters must be treated for all chunks to go together."""
-        before = {key: set(names) for key, names in folder.aside().items()}
-        aside = {key: set(names) for key, names in before.items()}
-        everything = set(self._kernel.tangents.parameters)
-        while aside["unreadable"] != everything and (change := self._first_change(aside)) is not None:
-            new = change.unreadable - aside["unreadable"] | change.by_gradient - aside["by_gradient"]
-            aside["unreadable"] |= change.unreadable if new else everything
-            aside["by_gradient"] |= change.by_gradient
-        # What a worker met does not show here: all parameters go the way that suits any graph.
-        if aside == before:
-            aside["unreadable"] = everything
-        if aside == before:
-            raise NotSupportedError(
-                "the model's graph changes from one pass to the next: make it depend on its inputs alone."
-            )
+        with tasks.threads(self._layout.threads):
+            aside = self._contents.put_aside(folder.aside(), self._grid)
         with _begun(folder) as run:
             run.set_aside(aside["unreadable"], aside["by_gradient"])
-
-    def _first_change(self, aside: Mapping[str, Iterable[str]]) -> GraphChangedError | None:
-        job = self._job({key: sorted(names) for key, names in aside.items()})
-        with tasks.threads(self._layout.threads):
-            try:
-                tangents, *sides = job.prepared()
-                for axis, batch in enumerate(side for side in sides if side is not None):
-                    for number in range(self._grid.count(axis)):
-                        tangents.chunk(batch.pick(list(self._grid.chunk(axis, number))))
-            except GraphChangedError as change:
-                return change
-        return None
 
 
 @contextmanager

@@ -13,14 +13,21 @@ import numpy as np
 
 from foretrain.empirical.stored_kernel.folder import Folder
 from foretrain.empirical.stored_kernel.grid import stored_bytes
-from foretrain.empirical.stored_kernel.layout import ARRAY, RUNS, Layout, attributes, is_stored_kernel
+from foretrain.empirical.stored_kernel.layout import (
+    ARRAY,
+    QUANTITY,
+    RUNS,
+    Layout,
+    attributes,
+    is_stored_kernel,
+)
 from foretrain.support.atomic import new_folder, restore
 from foretrain.support.errors import FileError, ForetrainError, InputError
 from foretrain.support.memory import human_bytes
 from foretrain.support.store import RECORDS, TILES, save
 
 _FREE_SHARE = 0.98  # of the free disk
-_PARTS = (ARRAY, "layer", "parameter", "output_1", "output_2")  # arrays that a store may hold
+_PARTS = (ARRAY, "layer", "parameter", QUANTITY, "output_1", "output_2")  # arrays that a store may hold
 
 
 def local_folder(store: str | Path) -> Path:
@@ -101,10 +108,11 @@ def require_disk(path: Path, layout: Layout, finished: int) -> None:
     existing = next(folder for folder in [path, *path.parents] if folder.exists())
     free = shutil.disk_usage(existing).free
     if needed > _FREE_SHARE * free:
+        fewer = "`outputs='trace'|--trace`, a model in float32 or " if layout.is_sum else ""
         raise FileError(
             f"the kernel of {grid.samples[0]} x {grid.samples[1]} samples needs {human_bytes(needed)} of "
             f"disk, but {existing} has {human_bytes(free)} free: make room, choose another `store=`, or ask "
-            "for `outputs='trace'|--trace`, fewer samples or a model in float32."
+            f"for {fewer}fewer samples."
         )
 
 

@@ -81,7 +81,7 @@ class Watch:
         self._folder, self._estimate = folder, estimate
         self._known = folder.recorded()
         self._start = time.monotonic()
-        self._bar = Progress("NTK tiles", total=1.0)
+        self._bar = Progress("kernel tiles", total=1.0)
         self._shown = 0.0
         self._over = Event()
         self._thread = Thread(target=self._follow, daemon=True)

@@ -85,9 +85,7 @@ class Folder:
             raise FileError(f"{self.path} does not exist: check the path.")
         found = (attributes(self.path) or {}).get(TILES)
         if found is None:
-            raise FileError(
-                f"{self.path} is no stored kernel: give the folder that ntk(..., `store=`) wrote."
-            )
+            raise FileError(f"{self.path} is no stored kernel: give a folder that was written with `store=`.")
         if found.get("format") != FORMAT:
             raise FileError(
                 f"{self.path} is a store in format {found.get('format')!r}, but this version of foretrain has format "
@@ -131,8 +129,8 @@ class Folder:
     def damage(self, tile: Tile) -> FileError:
         """What to say of a tile that cannot be used."""
         return FileError(
-            f"tile {tile[0]}-{tile[1]} of {self.path} is damaged or lost: run the same `ntk(..., "
-            "store=)|command` again, which computes it anew."
+            f"tile {tile[0]}-{tile[1]} of {self.path} is damaged or lost: run the same "
+            f"{self.layout.call} again, which computes it anew."
         )
 
     def require_intact(self, place: Tile) -> None:

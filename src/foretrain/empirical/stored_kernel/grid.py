@@ -9,7 +9,6 @@ from math import prod
 Tile = tuple[int, int]
 
 _LARGEST_TILE = 32e6  # bytes; larger files are not read or written faster
-_LARGEST_SIDE = 1024  # samples; products are not faster on more
 # Chunks along a side, so that there are tiles for several workers and little is lost when one dies.
 _FEWEST_CHUNKS = 8
 _SMALLEST_SIDE = 64  # samples that are not cut further for that
@@ -20,15 +19,17 @@ TILE_COPIES = 4
 
 @dataclass(frozen=True)
 class Needs:
-    """Bytes that a worker needs: per sample for its factors and while it goes through the model, and per entry."""
+    """Bytes that a worker needs: per sample for what it keeps and while it goes through the model, and per entry."""
 
     factors: float
     passes: float
     entry: float  # of one pair of samples: all labels and outputs
+    fixed: float = 0.0  # however small the tile
+    side: int = 1024  # samples along a tile from which on work on more together is not faster
 
     def working(self, side: int) -> float:
         """Bytes beside the factors that are kept: one chunk on its way, and a tile with its copies."""
-        return side * (self.factors + self.passes) + TILE_COPIES * side**2 * self.entry
+        return self.fixed + side * (self.factors + self.passes) + TILE_COPIES * side**2 * self.entry
 
 
 @dataclass(frozen=True)
@@ -95,9 +96,10 @@ def strips(grid: Grid, height: int) -> list[Strip]:
 
 def tile_sides(samples: tuple[int, int], needs: Needs, room: float) -> tuple[int, int]:
     """Samples along both sides of a tile, such that a worker has room to keep the factors of several chunks."""
+    room = max(0.0, room - needs.fixed)
     by_chunk = _CHUNK_SHARE * room / (needs.factors + needs.passes)
     by_tile = min(_LARGEST_TILE / needs.entry, _TILE_SHARE * room / (TILE_COPIES * needs.entry)) ** 0.5
-    most = max(1, int(min(by_chunk, by_tile, _LARGEST_SIDE)))
+    most = max(1, int(min(by_chunk, by_tile, needs.side)))
     first, second = (_side(count, most) for count in samples)
     return first, second
 

@@ -29,13 +29,14 @@ FORMAT = 2  # of stores
 _PASSING = re.compile(r" at 0x[0-9a-fA-F]+|(?<=<)(?:\w+\.)+|(?<=<class ')(?:\w+\.)+")
 _BLOCK = 1 << 24  # bytes of a tensor that are hashed at a time
 
-_SAID = {
+SAID = {
     "model": "the model is another one",
     "parameters": "parameters or buffers have other values",
     "data": "the inputs are others",
     "options": "`outputs=, output=, parameters=, rates=, by=|--outputs, --trace, --by, --dtype` or the "
     "training mode are others",
     "versions": "torch or the format of stores has another version",
+    "function": "the model computes other outputs or gradients than the one the store was made with",
 }
 
 _TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
@@ -66,23 +67,23 @@ def fingerprint(tangents: Engine, first: Batch, second: Batch | None, by: str | 
         data += ["itself"] if batch is None else [f"{batch.count} {batch.axis} {batch.holders}"]
         data += [] if batch is None else leaves(batch.arguments)
     return {
-        "model": _digest([_name(model.function), description]),
-        "parameters": _digest([*state, *leaves(model.given_parameters)]),
-        "data": _digest(data),
-        "options": _digest(options),
-        "versions": _digest([str(FORMAT), torch.__version__]),
+        "model": digest([_name(model.function), description]),
+        "parameters": digest([*state, *leaves(model.given_parameters)]),
+        "data": digest(data),
+        "options": digest(options),
+        "versions": digest([str(FORMAT), torch.__version__]),
     }
 
 
-def refuse_other(found: Layout, digests: Mapping[str, str], where: object) -> None:
+def refuse_other(found: Layout, digests: Mapping[str, str], said: Mapping[str, str], where: object) -> None:
     """Two kernels do not go into one store."""
-    _refuse([said for key, said in _SAID.items() if found.fingerprint.get(key) != digests[key]], where)
+    _refuse([said[key] for key in digests if found.fingerprint.get(key) != digests[key]], where)
 
 
-def refuse_other_function(found: Layout, now: SampleValues, where: object) -> None:
+def refuse_other_function(found: Layout, now: SampleValues, said: Mapping[str, str], where: object) -> None:
     """Nor two functions that have the same name and parameters."""
     if not found.sample_values.agrees(now):
-        _refuse(["the model computes other outputs or gradients than the one the store was made with"], where)
+        _refuse([said["function"]], where)
 
 
 def _refuse(changes: Sequence[str], where: object) -> None:
@@ -129,7 +130,8 @@ def leaves(value: Any) -> Iterator[str | Tensor]:
         yield _text(value)
 
 
-def _digest(parts: Iterable[str | Tensor]) -> str:
+def digest(parts: Iterable[str | Tensor]) -> str:
+    """Of texts and of the bytes of tensors, in their order."""
     found = hashlib.blake2b(digest_size=16)
     for part in parts:
         if isinstance(part, Tensor):
@@ -193,10 +195,11 @@ def sample_values(tangents: Engine, first: Batch, second: Batch | None) -> Sampl
     tolerance = max((_TOLERANCE.get(value.dtype, _COARSE) for value in real), default=_COARSE)
     if tolerance > _TOLERANCE[torch.float64] and any(value.device.type != "cpu" for value in real):
         tolerance = max(tolerance, _ACCELERATED)
-    return SampleValues(_finite(outputs), _finite(sizes), _finite(gradients), tolerance)
+    return SampleValues(finite(outputs), finite(sizes), finite(gradients), tolerance)
 
 
-def _finite(values: Sequence[float]) -> tuple[float | None, ...]:
+def finite(values: Sequence[float]) -> tuple[float | None, ...]:
+    """Numbers as JSON has them: None for those that are not finite."""
     return tuple(value if isfinite(value) else None for value in values)
 
 

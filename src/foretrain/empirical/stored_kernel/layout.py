@@ -18,6 +18,7 @@ from foretrain.support.store import TILES
 
 ARRAY = "kernel"
 RUNS = ".run"  # what only a run that goes on needs
+QUANTITY = "quantity"  # the axis of several kernels in one store, which are not contributions to a sum
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,16 @@ class Layout:
     model: str
     routes: Mapping[str, str]
     sample_values: SampleValues
+
+    @property
+    def is_sum(self) -> bool:
+        """Whether labels are contributions to one kernel, as those of layers are."""
+        return self.by != QUANTITY
+
+    @property
+    def call(self) -> str:
+        """What the user ran to get the store."""
+        return "`ntk(..., store=)|command`" if self.is_sum else "`infinite_width(..., store=)`"
 
     @property
     def width(self) -> int:
@@ -115,6 +126,7 @@ class TileFiles:
     dtype: np.dtype[Any]
     separator: str
     labelled: bool
+    call: str  # by which the store was made
 
     @property
     def side(self) -> tuple[int, int]:
@@ -147,8 +159,8 @@ class TileFiles:
             found = 0
         if found != len(buffer):
             raise FileError(
-                f"{path} is damaged or lost (tile {tile[0]}-{tile[1]}): run the same `ntk(..., "
-                "store=)|command` again, which computes what is missing."
+                f"{path} is damaged or lost (tile {tile[0]}-{tile[1]}): run the same {self.call} "
+                "again, which computes what is missing."
             )
         return buffer.view(self.dtype).reshape(count, self.side[1], self.width, self.width)
 
@@ -157,14 +169,14 @@ class TileFiles:
         return len(self.shape) - self.labelled == 4
 
 
-def files_of(path: Path, *, labelled: bool) -> TileFiles:
+def files_of(path: Path, layout: Layout) -> TileFiles:
     """How the entries of a store lie in files, as Zarr's own description says it."""
     folder = path / ARRAY
     try:
         said = json.loads((folder / ".zarray").read_text(encoding="utf-8"))
         if said.get("compressor") is not None or said.get("filters") or said["order"] != "C":
             raise FileError(
-                f"{path} was written anew with other settings: use the store that ntk(..., `store=`) wrote."
+                f"{path} was written anew with other settings: use the store that {layout.call} wrote."
             )
         return TileFiles(
             folder,
@@ -172,12 +184,13 @@ def files_of(path: Path, *, labelled: bool) -> TileFiles:
             tuple(said["chunks"]),
             np.dtype(said["dtype"]),
             said.get("dimension_separator", "."),
-            labelled,
+            layout.by is not None,
+            layout.call,
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         if isinstance(error, FileError | InputError):
             raise
         raise FileError(
-            f"{path} is damaged ({type(error).__name__}: {error}): run the same `ntk(..., store=)|command` "
+            f"{path} is damaged ({type(error).__name__}: {error}): run the same {layout.call} "
             "again, which mends it."
         ) from error

@@ -1,4 +1,4 @@
-"""``StoredKernel``: a tangent kernel in tiles on disk, opened without being loaded.
+"""``StoredKernel``: a kernel in tiles on disk, opened without being loaded.
 
 The store is a Zarr group of format 2 that ``xarray.open_zarr`` reads on its own. Here its chunks are read
 directly: they are uncompressed, and one chunk is one tile.
@@ -34,10 +34,11 @@ _DRAWN_BYTES = 2e7  # of a kernel that is read whole for a picture
 
 
 class StoredKernel(WrittenKernel):
-    """A tangent kernel on disk: (N, N2, C, C), or (N, N2) for a trace, with labels first if contributions are apart.
+    """A kernel on disk: (N, N2, C, C), or (N, N2) for a trace, with labels first if contributions are apart.
 
     Analyses read the tiles as a stream and never hold the whole kernel; each says how many times it reads it.
-    Of a kernel whose contributions are apart they take the sum; ``kernel["label"]`` is one of them.
+    Of a kernel whose contributions are apart they take the sum; ``kernel["label"]`` is one of them. Several kernels
+    in one store, as ``infinite_width`` writes them, have no sum: ``kernel["ntk"]`` is one of them.
     """
 
     streamed = True
@@ -51,6 +52,8 @@ class StoredKernel(WrittenKernel):
         if label is not None and label not in (layout.labels or ()):
             there = layout.labels or "none: compute it with by='layer' or by='parameter'"
             raise KeyError(f"{label!r} is no label of this kernel; labels: {there}")
+        if summed:
+            self._require_one_kernel()
         self.by = None if summed or label is not None else layout.by
         self.labels = None if self.by is None else layout.labels
         self.grid: Grid = layout.grid  # how the kernel is cut into tiles
@@ -87,6 +90,7 @@ class StoredKernel(WrittenKernel):
     @property
     def contributions(self) -> Sequence[int]:
         """Which entries of the first axis on disk the matrix is the sum of."""
+        self._require_one_kernel()
         known = self._layout.labels or ("",)
         return range(len(known)) if self.label is None else (known.index(self.label),)
 
@@ -185,10 +189,24 @@ class StoredKernel(WrittenKernel):
     def norms(self) -> tuple[float, float]:
         """Trace and sum of squares of the matrix: from the records, or of one contribution by one reading."""
         self.require_symmetric("trace")
-        if self.label is not None:
+        self._require_one_kernel()
+        if self.label is not None and self._layout.is_sum:
             return measured_norms(self)
-        squares = [(1 if i == j else 2) * float(note["squares"]) for (i, j), note in self.records.items()]
-        return sum(float(self.records[i, i]["diagonal"]) for i in range(self.grid.count(0))), sum(squares)
+        squares = [(1 if i == j else 2) * self._noted((i, j), "squares") for i, j in self.records]
+        return sum(self._noted((i, i), "diagonal") for i in range(self.grid.count(0))), sum(squares)
+
+    def _noted(self, tile: Tile, what: str) -> float:
+        """A number in a tile's record, where several kernels have one each."""
+        found = self.records[tile][what]
+        return float(found if self._layout.is_sum else found[self.label])
+
+    def _require_one_kernel(self) -> None:
+        """Refuse sums over kernels that lie beside each other in the store."""
+        if self.label is None and not self._layout.is_sum:
+            names = ", ".join(self._layout.labels or ())
+            raise InputError(
+                f"{self.path} holds several kernels ({names}), which have no sum: take one, such as kernel['ntk']."
+            )
 
     def exact_norms(self) -> tuple[float, float]:
         """Trace and sum of squares of the matrix."""
@@ -216,7 +234,7 @@ class StoredKernel(WrittenKernel):
         if missing:
             raise InputError(
                 f"{what} needs the whole kernel, but {missing} of the {len(self.grid.tiles)} tiles of {self.path} "
-                "are missing: run the same `ntk(..., store=)|command` again, which goes on where it ended."
+                f"are missing: run the same {self._layout.call} again, which goes on where it ended."
             )
 
     def answer(self) -> Answer:
@@ -227,11 +245,13 @@ class StoredKernel(WrittenKernel):
         parts: list[Part] = [
             f"{len(self.grid.tiles)} tiles of up to {self.files.side[0]} x {self.files.side[1]} samples"
             f"{', upper triangle' if self.symmetric else ''}: {state}; model {self._layout.model}",
-            "K @ V and .tile(i, j) read tiles; .to_xarray() is lazy.",
         ]
-        if self.symmetric:
+        one = self._layout.is_sum or self.label is not None
+        if one:
+            parts.append("K @ V and .tile(i, j) read tiles; .to_xarray() is lazy.")
+        if self.symmetric and one:
             parts.append(MORE)
-        if not self.missing and self.nbytes <= _DRAWN_BYTES:
+        if one and not self.missing and self.nbytes <= _DRAWN_BYTES:
             parts.append(lambda: kernel_figure(np.asarray(self.total()), None))
         where = f"({sizes}; {self.entry_type}; {human_bytes(self.nbytes)}) at {self.path}"
         return Answer(f"StoredKernel{part} {where}", parts, self.to_xarray)
@@ -239,4 +259,4 @@ class StoredKernel(WrittenKernel):
     @cached_property
     def files(self) -> TileFiles:
         """How the entries lie in files."""
-        return files_of(self.path, labelled=self._layout.by is not None)
+        return files_of(self.path, self._layout)

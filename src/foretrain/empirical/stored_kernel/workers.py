@@ -7,7 +7,8 @@ from numbers import Real
 from pathlib import Path
 from typing import Any
 
-from foretrain.empirical.stored_kernel.grid import Grid, Needs
+from foretrain.empirical.stored_kernel.grid import Needs
+from foretrain.empirical.stored_kernel.layout import Layout
 from foretrain.support import engines
 from foretrain.support.errors import InputError, NotEnoughMemoryError
 from foretrain.support.memory import available_bytes, human_bytes, parse_bytes, require_memory
@@ -30,6 +31,17 @@ class Stored:
     side: int | None = None  # samples along a tile, which stay as they are when the store is created
     threads: int | None = None  # of each worker, 1 by default, which stay so too
     overwrite: bool = False
+
+
+def asked_of_store(folder: str | Path | None, **options: Any) -> Stored | None:
+    """Where and how a kernel is stored; None where no folder is named, for which other options are refused."""
+    if folder is not None:
+        return Stored(folder, **options)
+    given = [name for name, value in options.items() if value is not None and value is not False]
+    if given:
+        names = " and ".join(f"`{'batch_size' if name == 'side' else name}=`" for name in given)
+        raise InputError(f"only stored kernels take {names}: name a folder with `store=`.")
+    return None
 
 
 class Workers:
@@ -80,14 +92,15 @@ class Workers:
                 f"of {self.count} may take only {human_bytes(self._each)}: {way_out}allow more memory."
             )
 
-    def require_room(self, grid: Grid, needs: Needs) -> None:
+    def require_room(self, layout: Layout, needs: Needs) -> None:
         """Refuse tiles that do not fit the memory of a worker."""
-        side = max(grid.sides)
+        sides = layout.grid.sides
+        side = max(sides)
+        fewer = ", `outputs='trace'|--trace` or a list of fewer outputs" if layout.is_sum else ""
         require_memory(
             needs.working(side) + needs.factors * side,
-            f"a worker with tiles of {grid.sides[0]} x {grid.sides[1]} samples",
-            "use fewer workers, or a new store with a smaller `batch_size=`, `outputs='trace'|--trace` or a "
-            "list of fewer outputs",
+            f"a worker with tiles of {sides[0]} x {sides[1]} samples",
+            f"use fewer workers, or a new store with a smaller `batch_size=`{fewer}",
             share=1.0,
             available=int(self.room),
         )

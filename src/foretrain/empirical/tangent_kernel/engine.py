@@ -46,6 +46,7 @@ Computed = TypeVar("Computed")
 Factors = dict[str, dict[Key, Factor]]  # by label, then by the parameters that they stand for
 
 PROBE_SAMPLES = 3
+_PAIR = [2, 1]  # of these: fewer samples in another order
 _FUSED = ("MkldnnRnnLayer", "CudnnRnn", "MiopenRnn")
 _SMALL = 4096  # gradients with fewer entries are joined into one matrix
 _ACTIVATIONS_HELD = 6.0  # arrays of the size of all activations at the peak of a backward pass
@@ -96,13 +97,12 @@ class Engine:
         refuse_false_gradients(tape)
         refuse_not_finite(tape.outputs)
         # Fewer samples in another order must have the same outputs.
-        order = [2, 1]
-        alone = self.model(batch.pick(order))
-        if not close(tape.outputs[order], alone):
+        alone = self.model(batch.pick(_PAIR))
+        if not close(tape.outputs[_PAIR], alone):
             refuse_random(tape.outputs, self.model(batch))
-            refuse_coupling(tape.outputs[order], alone)
+            refuse_coupling(tape.outputs[_PAIR], alone)
         self._few = batch
-        self._begin(tape)
+        self._begin(tape, alone)
 
     def look_again(self, change: GraphChangedError) -> None:
         """Start afresh after a chunk whose graph does not go with those before."""
@@ -119,9 +119,9 @@ class Engine:
             except GraphChangedError as change:
                 self.look_again(change)
 
-    def _begin(self, tape: Tape) -> None:
+    def _begin(self, tape: Tape, alone: Tensor | None = None) -> None:
         assert self._few is not None
-        plan = replace(self._planner.plan(self._probe(tape, self._few)), trusted=True)
+        plan = replace(self._planner.plan(self._probe(tape, self._few, alone)), trusted=True)
         self._plans[tape.shape, self._few.origin] = plan
         self._small = self._planner.small_gradients(plan, _SMALL)
         self.routes = routes(plan, self._planner.distrusted)
@@ -130,7 +130,7 @@ class Engine:
     def _read(self, outputs: Tensor) -> Tape:
         return read(outputs, self.model.parameters)
 
-    def _probe(self, tape: Tape, batch: Batch) -> Probe:
+    def _probe(self, tape: Tape, batch: Batch, alone: Tensor | None = None) -> Probe:
         def moved() -> Tape | None:
             # The graph of the same samples with all parameters moved a little.
             with torch.random.fork_rng(devices=[]):
@@ -138,7 +138,10 @@ class Engine:
                 other = self.model.moved()
             return None if other is None else read(other(batch), other.parameters)
 
-        return Probe(tape, fixed_normal(tape.outputs), moved)
+        def pair() -> Tape:
+            return self._read(self.model(batch.pick(_PAIR)) if alone is None else alone)
+
+        return Probe(tape, fixed_normal(tape.outputs), moved, pair)
 
     @on_free_cores()
     @without_collection()

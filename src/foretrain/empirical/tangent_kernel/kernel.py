@@ -127,19 +127,18 @@ def ntk(  # type: ignore[misc]  # the overloads leave the other options to this 
     >>> kernel.shape
     (5, 5, 2, 2)
     """
+    from foretrain.empirical.stored_kernel import Tangents, asked_of_store, compute
+
     size = chunk_size(batch_size)
+    side = None if store is None else size
+    stored = asked_of_store(
+        store, engine=engine, workers=workers, memory=memory, side=side, overwrite=overwrite
+    )
     options = KernelOptions(outputs, output, parameters, rates, by, batch_axis, shared)
-    if store is None and (engine is not None or workers is not None or memory is not None or overwrite):
-        raise InputError(
-            "`engine=`, `workers=`, `memory=` and `overwrite=` are for stored kernels: name a folder with `store=`."
-        )
     with unchanged(model), on_free_cores():
         tangents, first, second = prepare(model, x, x2, options)
-        if store is not None:
-            from foretrain.empirical.stored_kernel import Prepared, Stored, compute
-
-            stored = Stored(store, engine, workers, memory, side=size, overwrite=overwrite)
-            return compute(Prepared(tangents, first, second, by), stored)
+        if stored is not None:
+            return compute(Tangents(tangents, first, second, by), stored)
         values, working = tangents.until_settled(lambda: assemble(tangents, first, second, size))
     labels = tuple(dict.fromkeys(tangents.labels.values())) if by is not None else None
     return TangentKernel(

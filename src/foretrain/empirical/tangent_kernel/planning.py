@@ -24,7 +24,6 @@ Place = tuple[str, int | None]  # a parameter, and which part of it
 
 # Relative agreement of a block's Gram with the gradient's length, on few samples.
 _AGREES = {torch.float64: 1e-8, torch.float32: 2e-3}
-_LINEAR = (("AddmmBackward0", 2), ("MmBackward0", 1))
 _CHANGES = "the graph changes with the samples"
 # Flops of small or strided products take longer than those of one large matrix product.
 _FORMING = 1.5
@@ -324,15 +323,9 @@ class Planner:
 
 
 def _is_linear_layer(shares: Sequence[Share], probe: Probe) -> bool:
-    """A weight that is used once, as it is or transposed, as the right factor of a matrix product."""
-    source, names = shares[0].block.sources[0], probe.tape.names
-    return (
-        len(shares) == 1
-        and shares[0].way == "gram"
-        and len(source.uses) == 1
-        and (names[source.uses[0].node], source.uses[0].position) in _LINEAR
-        and [step[0] for step in source.made] in ([], ["T"])
-    )
+    """A matrix product with one weight, of which it is certain where the samples are."""
+    name, uses = shares[0].block.parameters[0], shares[0].block.sources[0].uses
+    return name in probe.tape.linear_weights and shares[0].block.direct and uses[0].axis.certain
 
 
 def routes(plan: Plan, distrusted: Set[str]) -> dict[str, Route]:

@@ -31,12 +31,11 @@ from foretrain.theory.layers.positions import (
     shape_of,
 )
 
-TILE_ENTRIES = (
-    2**16
-)  # of the largest kernel in a tile: few enough that what a layer sweeps stays near the core
+TILE_ENTRIES = 2**16  # of the largest kernel in a tile: what a layer sweeps stays near the core
 _WIDEST = 64  # columns of a tile
 _DEVICE_TILES = 64  # times as large are the tiles of a device
-DRAWS = 4096  # of all repetitions together
+DRAWS = 2**14  # of all repetitions together
+ARRAYS_AT_ONCE = 12  # of the size of the largest kernel in a tile
 
 Data = Mapping[Field, Any]  # arrays of numpy, or of torch on a device, which then computes all kernels
 
@@ -215,12 +214,12 @@ def _once(
     # Wide first: what is swept comes in runs of many columns. Then high: few tiles hold inputs beside themselves.
     width = max(1, min(columns.count, room // plan.largest, _WIDEST))
     height = max(1, min(rows.count, room // (plan.largest * width)))
-    if (
-        sampling is not None
-    ):  # joint laws of rows and columns are drawn together: as few inputs as pairs allow
+    copies = ARRAYS_AT_ONCE
+    if sampling is not None:  # rows and columns are drawn together, and joint laws hold roots and products
         width = height = max(1, min(math.isqrt(room // plan.largest), max(rows.count, columns.count)))
+        copies *= 3
     require_memory(
-        8 * (2 * math.prod(shape) + 12 * plan.largest * width * height * thread_count()),
+        8 * (2 * math.prod(shape) + copies * plan.largest * width * height * thread_count()),
         f"infinite-width kernels of {rows.count} and {columns.count} inputs at {plan.largest:,} pairs of positions",
         "use fewer inputs at a time, smaller images, or a head that flattens instead of pooling",
     )
