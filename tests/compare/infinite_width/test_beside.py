@@ -54,7 +54,7 @@ ARCHITECTURES: dict[str, tuple[Callable[[int], nn.Module], int]] = {
     "MobileNetV3": (lambda n: MobileNet(n, 3), 6),
     "ConvNeXt": (ConvNeXt, 16),
     "patches, class token, positions, MLP block": (VitStem, 16),
-    "U-Net": (lambda n: Pooled(UNet(n)), 4),
+    "U-Net": (lambda n: Pooled(UNet(n // 2)), 4),
 }
 
 

@@ -68,6 +68,7 @@ def by_hand(activation: Any, depth: int = 1) -> Any:
         (nn.Sigmoid(), "sigmoid"),
         (nn.Softplus(), "softplus"),
         (nn.ELU(), "elu"),
+        (nn.RReLU(0.1, 0.3).eval(), "leaky_relu(slope=0.2)"),
     ],
 )
 def test_activations_are_those_of_the_catalogue(function: nn.Module, name: str) -> None:
@@ -86,6 +87,37 @@ def test_an_activation_written_out_is_the_same_function() -> None:
     np.testing.assert_allclose(
         ft.infinite_width(net, rows(), init=GIVEN).ntk, by_hand("swish").ntk, rtol=1e-8
     )
+
+
+def test_branches_side_by_side_are_averaged_like_their_sum() -> None:
+    def stacked(net: Any, x: Tensor) -> Any:
+        return net.head(torch.stack([torch.relu(net.one(x)), torch.sigmoid(net.two(x))], 1).mean(1))
+
+    def added(net: Any, x: Tensor) -> Any:
+        return net.head((torch.relu(net.one(x)) + torch.sigmoid(net.two(x))) / 2)
+
+    parts = {"one": nn.Linear(4, 16), "two": nn.Linear(4, 16), "head": nn.Linear(16, 1)}
+    one, two = (
+        ft.infinite_width(Custom(forward, **parts), rows(), init=GIVEN) for forward in (stacked, added)
+    )
+    np.testing.assert_allclose(one.ntk, two.ntk, rtol=1e-10)
+    np.testing.assert_allclose(one.nngp, two.nngp, rtol=1e-10)
+
+
+def test_shuffled_groups_are_those_that_are_written_out() -> None:
+    def written(x: Tensor) -> Tensor:
+        return x.view(x.size(0), 4, 4, 8, 8).transpose(1, 2).reshape(x.size(0), 16, 8, 8)
+
+    found = []
+    for shuffle in (written, lambda x: functional.channel_shuffle(x, 4)):
+        net = Custom(
+            lambda net, x, shuffle=shuffle: net.head(net.last(shuffle(torch.relu(net.conv(x)))).mean((2, 3))),
+            conv=nn.Conv2d(3, 16, 1),
+            last=nn.Conv2d(16, 16, 3, groups=4),
+            head=nn.Linear(16, 1),
+        )
+        found.append(ft.infinite_width(net, images(), init=GIVEN).ntk)
+    np.testing.assert_allclose(*found, rtol=1e-12)
 
 
 def test_products_with_weights_and_biases_written_out() -> None:
