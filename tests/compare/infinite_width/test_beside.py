@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from architectures import ConvNeXt, MobileNet, ResNet, UNet, Vgg, VitStem
+from architectures import ConvNeXt, Mixer, MobileNet, ResNet, UNet, Vgg, VitStem
 from torch import Tensor, nn
 
 import foretrain as ft
@@ -46,15 +46,26 @@ class Pooled(nn.Module):
 
 
 ARCHITECTURES: dict[str, tuple[Callable[[int], nn.Module], int]] = {
-    "VGG with average pooling": (lambda n: Vgg(n, nn.AvgPool2d), 8),
-    "VGG": (Vgg, 8),
-    "ResNet with basic blocks": (lambda n: ResNet(n, (1, 2), stem_pool=False), 8),
-    "ResNet with max pooling": (lambda n: ResNet(n, (2, 1)), 8),
-    "MobileNet": (MobileNet, 8),
+    "VGG with average pooling": (lambda n: Vgg(n, (1, 2), nn.AvgPool2d), 8),
+    "VGG": (lambda n: Vgg(n, (1, 2)), 8),
+    "ResNet of small images": (lambda n: ResNet(n, (1, 2), small=True), 8),
+    "ResNet": (lambda n: ResNet(n, (2, 1)), 16),
+    "MobileNetV2": (MobileNet, 8),
+    "MobileNetV3": (lambda n: MobileNet(n, 3), 6),
     "ConvNeXt": (ConvNeXt, 16),
-    "patches, positions, MLP block": (VitStem, 16),
-    "U-Net": (lambda n: Pooled(UNet(n)), 8),
+    "patches, class token, positions, MLP block": (VitStem, 16),
+    "U-Net": (lambda n: Pooled(UNet(n // 2)), 4),
 }
+
+
+@pytest.mark.slow(after=1)
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_public_architectures_are_read_as_they_are(name: str) -> None:
+    make, size = ARCHITECTURES[name]
+    found = ft.infinite_width(make(8).eval(), images(size), draws=2**7)
+    for kernel in (found.nngp.values, found.ntk.values):
+        np.testing.assert_allclose(kernel, kernel.T, rtol=1e-9)
+        assert np.linalg.eigvalsh(kernel).min() > -1e-6 * kernel.max()
 
 
 @pytest.mark.statistical
@@ -62,8 +73,46 @@ ARCHITECTURES: dict[str, tuple[Callable[[int], nn.Module], int]] = {
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_public_architectures_agree_with_drawn_networks(name: str, rates: object) -> None:
     make, size = ARCHITECTURES[name]
-    found = ft.compare(lambda n: drawn(make(n)), images(size), draws=160, widths=[16, 32, 64], rates=rates)
+    found = ft.compare(lambda n: drawn(make(n)), images(size), draws=128, widths=[16, 32, 64], rates=rates)
     assert found.agrees, found
+
+
+class Unmixed(Mixer):
+    """A Mixer that leaves its token mixing out."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.patch(x).flatten(2).transpose(1, 2)
+        x = x + self.channels(self.norm2(x))
+        result: Tensor = self.head(self.norm(x).mean(dim=1))
+        return result
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize(
+    ("make", "random"),
+    [
+        (lambda n: Unmixed(n, tokens=4), False),
+        (lambda n: Mixer(n, hidden=8, tokens=4), True),
+        (lambda n: Mixer(n, hidden=n, tokens=4), True),
+    ],
+    ids=["no token mixing", "token mixing", "token mixing of many hidden units"],
+)
+def test_kernels_of_token_mixing_stay_random_at_every_width(
+    make: Callable[[int], nn.Module], random: bool
+) -> None:
+    found = ft.ensemble(
+        lambda n: drawn(make(n)),
+        images(8),
+        draws=60,
+        widths=[32, 256],
+        quantities=["ntk"],
+        rates=lambda model: {"*": 0.0, "head.weight": 1 / model.head.in_features},  # the last features alone
+    )
+    narrow, wide = np.diagonal(np.sqrt(found.variance.ntk) / found.ntk, axis1=1, axis2=2)
+    assert (wide > 0.2).all() if random else (wide < 0.5 * narrow).all()
+    if random:
+        with pytest.raises(ForetrainError, match=r"token mixing.*stays random.*ensemble"):
+            ft.infinite_width(lambda n: drawn(make(n)), images(8))
 
 
 def perceptron(width: int) -> nn.Module:

@@ -83,6 +83,12 @@ NETWORKS: dict[str, Callable[[int], nn.Module]] = {
         up=nn.Conv2d(n // 4, n, 1),
         project=nn.Conv2d(n, n, 1),
     ),
+    "pixels from rectified channels": lambda n: Written(
+        n,
+        lambda x, conv, last: torch.relu(last(functional.pixel_shuffle(torch.relu(conv(x)), 2))),
+        conv=nn.Conv2d(n, 4 * n, 1),
+        last=nn.Conv2d(n, n, 3),
+    ),
     "two max poolings": lambda n: Written(
         n,
         lambda x, conv: torch.relu(

@@ -68,6 +68,7 @@ def by_hand(activation: Any, depth: int = 1) -> Any:
         (nn.Sigmoid(), "sigmoid"),
         (nn.Softplus(), "softplus"),
         (nn.ELU(), "elu"),
+        (nn.RReLU(0.1, 0.3).eval(), "leaky_relu(slope=0.2)"),
     ],
 )
 def test_activations_are_those_of_the_catalogue(function: nn.Module, name: str) -> None:
@@ -86,6 +87,37 @@ def test_an_activation_written_out_is_the_same_function() -> None:
     np.testing.assert_allclose(
         ft.infinite_width(net, rows(), init=GIVEN).ntk, by_hand("swish").ntk, rtol=1e-8
     )
+
+
+def test_branches_side_by_side_are_averaged_like_their_sum() -> None:
+    def stacked(net: Any, x: Tensor) -> Any:
+        return net.head(torch.stack([torch.relu(net.one(x)), torch.sigmoid(net.two(x))], 1).mean(1))
+
+    def added(net: Any, x: Tensor) -> Any:
+        return net.head((torch.relu(net.one(x)) + torch.sigmoid(net.two(x))) / 2)
+
+    parts = {"one": nn.Linear(4, 16), "two": nn.Linear(4, 16), "head": nn.Linear(16, 1)}
+    one, two = (
+        ft.infinite_width(Custom(forward, **parts), rows(), init=GIVEN) for forward in (stacked, added)
+    )
+    np.testing.assert_allclose(one.ntk, two.ntk, rtol=1e-10)
+    np.testing.assert_allclose(one.nngp, two.nngp, rtol=1e-10)
+
+
+def test_shuffled_groups_are_those_that_are_written_out() -> None:
+    def written(x: Tensor) -> Tensor:
+        return x.view(x.size(0), 4, 4, 8, 8).transpose(1, 2).reshape(x.size(0), 16, 8, 8)
+
+    found = []
+    for shuffle in (written, lambda x: functional.channel_shuffle(x, 4)):
+        net = Custom(
+            lambda net, x, shuffle=shuffle: net.head(net.last(shuffle(torch.relu(net.conv(x)))).mean((2, 3))),
+            conv=nn.Conv2d(3, 16, 1),
+            last=nn.Conv2d(16, 16, 3, groups=4),
+            head=nn.Linear(16, 1),
+        )
+        found.append(ft.infinite_width(net, images(), init=GIVEN).ntk)
+    np.testing.assert_allclose(*found, rtol=1e-12)
 
 
 def test_products_with_weights_and_biases_written_out() -> None:
@@ -211,6 +243,72 @@ def test_two_sets_of_inputs_and_positions_of_the_output() -> None:
     assert np.linalg.eigvalsh(flat).min() > -1e-10
 
 
+def test_a_single_sample_is_read_as_one_of_several() -> None:
+    def squeezed(net: Any, x: Tensor) -> Any:
+        return net.head(torch.relu(net.conv(x)).squeeze())
+
+    net = Custom(squeezed, conv=nn.Conv2d(3, 16, 8), head=nn.Linear(16, 1))
+    both, x = ft.infinite_width(net, images(2)), images(2)
+    np.testing.assert_allclose(ft.infinite_width(net, x[:1]).ntk, both.ntk[:1, :1], rtol=1e-12)
+    np.testing.assert_allclose(ft.infinite_width(net, x[:1], x[1:]).ntk, both.ntk[:1, 1:], rtol=1e-12)
+
+
+class Several(nn.Module):
+    """A model of two inputs and a number that all samples share, with two outputs."""
+
+    def __init__(self, width: int = 16) -> None:
+        super().__init__()
+        self.one, self.two, self.head = nn.Linear(4, width), nn.Linear(3, width), nn.Linear(width, 2)
+        self.double()
+
+    def forward(self, x: Tensor, y: Tensor, scale: Tensor | None = None) -> dict[str, Tensor]:
+        hidden = torch.relu(self.one(x) + self.two(y) * (1.0 if scale is None else scale[0]))
+        return {"logits": self.head(hidden), "hidden": hidden}
+
+
+def test_several_inputs_and_outputs() -> None:
+    net, x, y = Several(), rows(), rows(6)[3:, :3]
+    found = ft.infinite_width(net, (x, y), output="logits", init=GIVEN).ntk
+
+    # Both first layers as one, of both inputs side by side.
+    both = data().linear(C_W=1.7 * 2, C_b=0.4, lambda_W=1.7 * 2, lambda_b=0.4)
+    sides = np.concatenate([x * np.sqrt(7 / 8), y * np.sqrt(7 / 6)], axis=1)
+    expected = ft.infinite_width(both.activation("relu").linear(C_W=1.7, C_b=0.2), sides)
+    np.testing.assert_allclose(found, expected.ntk, rtol=1e-12)
+
+    for given in ([x, y], {"x": x, "y": y}, (x, y, torch.ones(1).double())):
+        other = ft.infinite_width(net, given, output=lambda result: result["logits"], init=GIVEN)
+        np.testing.assert_allclose(other.ntk, found, rtol=1e-12)
+    first, second = (x[:1], y[:1]), (x[1:], y[1:])
+    cross = ft.infinite_width(net, first, second, output="logits", init=GIVEN).ntk
+    np.testing.assert_allclose(cross, found[:1, 1:], rtol=1e-12)
+    with pytest.raises(ForetrainError, match=r"returns a dict with logits, hidden: say with output="):
+        ft.infinite_width(net, (x, y))
+    with pytest.raises(ForetrainError, match=r"has no entry 'loss'"):
+        ft.infinite_width(net, (x, y), output="loss")
+    with pytest.raises(ForetrainError, match=r"x2 has samples of shape \(4,\), x of \(4,\) and \(3,\)"):
+        ft.infinite_width(net, (x, y), x, output="logits")
+
+
+@pytest.mark.statistical
+def test_several_inputs_agree_with_drawn_networks() -> None:
+    class Logits(Several):
+        def forward(self, x: Tensor, y: Tensor) -> Any:  # type: ignore[override]
+            return super().forward(x, y)["logits"]
+
+    found = ft.compare(Logits, (rows(), rows(6)[3:, :3]), draws=160, widths=[16, 32, 64])
+    assert found.agrees, found
+
+
+def test_half_precision_is_read_from_inputs_of_half_precision() -> None:
+    half, full = mlp(nn.ReLU()).half(), mlp(nn.ReLU())
+    x = rows().half()
+    one, two = (ft.infinite_width(net, x, init=GIVEN) for net in (half, full))
+    np.testing.assert_allclose(one.ntk, two.ntk, rtol=1e-12)
+    with pytest.raises(ForetrainError, match="not finite as float16"):
+        ft.infinite_width(half, rows() * 1e6)
+
+
 def test_a_factory_tells_which_groups_grow() -> None:
     def grouped(channels: int) -> Callable[[int], nn.Module]:
         return lambda n: nn.Sequential(
@@ -294,8 +392,43 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], Tensor, str]] = {
         rows(),
         "1 .Dropout. drops values at random.*call model.eval",
     ),
+    "functional dropout": (
+        lambda: Custom(
+            lambda net, x: net.b(functional.dropout(net.a(x))), a=nn.Linear(4, 4), b=nn.Linear(4, 1)
+        ),
+        rows(),
+        r"dropout.*call model\.eval\(\)",
+    ),
+    "no rule": (
+        lambda: Custom(
+            lambda net, x: net.blocks[1](net.blocks[0](x)),
+            blocks=nn.ModuleList(
+                [nn.Linear(4, 8), Custom(lambda net, x: net.a(torch.special.i0(x)), a=nn.Linear(8, 1))]
+            ),
+        ),
+        rows(),
+        r"blocks\.1: the operation special_i0 has no rule: measure it with ft\.ensemble",
+    ),
+    "whole numbers": (lambda: mlp(nn.ReLU()), torch.ones(2, 4, dtype=torch.int64), "inputs of torch.int64"),
+    "complex numbers": (
+        lambda: nn.Linear(4, 2, dtype=torch.complex128),
+        rows().to(torch.complex128),
+        "inputs of torch.complex128: give real",
+    ),
+    "unknown tokens": (
+        lambda: nn.Sequential(nn.Embedding(5, 8), nn.Flatten(), nn.Linear(24, 1)).double(),
+        torch.full((2, 3), 5),
+        "tokens outside of 0 to 4",
+    ),
+    "no parameters": (lambda: nn.Flatten(), images(), "does not depend on any layer with weights"),
+    "bias": (lambda: spoiled(mlp(nn.ReLU())), rows(), "a bias is not finite"),
     "control flow": (lambda: Counting().double(), rows(), "decides what to compute from the values"),
     "wrong shape": (lambda: mlp(nn.ReLU(), inputs=5), rows(), "cannot be called on x of shape"),
+    "random branches": (
+        lambda: ConvNeXt(8).double(),
+        images(2, 16),
+        "stochastic_depth: bernoulli draws random numbers .call model.eval.., if",
+    ),
     "recurrence": (
         lambda: Custom(recurrent, first=nn.Linear(4, 8), mid=nn.Linear(8, 8), out=nn.Linear(8, 1)),
         rows(),
@@ -314,7 +447,17 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], Tensor, str]] = {
     "token mixing": (
         lambda: Mixer(8).double().eval(),
         images(2, 16),
-        "tokens.0: a linear map mixes positions .*random at every width",
+        r"tokens.0: a layer mixes positions .*random however many channels and hidden units.*ft\.ensemble",
+    ),
+    "token mixing by a convolution": (
+        lambda: Custom(
+            lambda net, x: net.head(net.mix(torch.relu(net.inner(x[:, :, 0]))).mean(1)),
+            inner=nn.Linear(8, 16),
+            mix=nn.Conv1d(3, 5, 1),
+            head=nn.Linear(16, 1),
+        ),
+        images(2),
+        "mix: a layer mixes positions",
     ),
     "no layer": (lambda: Custom(lambda net, x: 2 * x), rows(), "does not depend on any layer"),
     "softmax": (
@@ -340,6 +483,11 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], Tensor, str]] = {
         "1: running means differ from channel to channel",
     ),
 }
+
+
+def spoiled(net: nn.Sequential) -> nn.Module:
+    nn.init.constant_(net[0].bias, torch.inf)  # type: ignore[arg-type]
+    return net
 
 
 def trained_norm() -> nn.Module:
@@ -369,6 +517,10 @@ def test_bad_arguments_are_told() -> None:
             ft.infinite_width(net, rows(), **options)  # type: ignore[arg-type]
     with pytest.raises(ForetrainError, match="not finite"):
         ft.infinite_width(net, rows() * torch.inf)
+    with pytest.raises(ForetrainError, match="holds no sample"):
+        ft.infinite_width(net, rows()[:0])
+    with pytest.raises(ForetrainError, match="x is a str that holds no numbers"):
+        ft.infinite_width(net, "rows")
     with pytest.raises(ForetrainError, match="x2 has samples of shape"):
         ft.infinite_width(net, rows(), rows()[:, :2])
     with pytest.raises(ForetrainError, match="must be a torch module or a function"):
@@ -378,8 +530,9 @@ def test_bad_arguments_are_told() -> None:
 
 
 def test_a_class_token_alone_sees_nothing_of_the_patches() -> None:
-    found = ft.infinite_width(VitStem(16).double(), images(2, 16))
-    assert found.ntk.shape == (2, 2)
+    found = ft.infinite_width(VitStem(16, "token").double().eval(), images(2, 16), init=GIVEN)
+    np.testing.assert_allclose(found.nngp, np.full((2, 2), 1.9), rtol=1e-5)  # of what a norm leaves
+    np.testing.assert_allclose(found.ntk, np.full((2, 2), found.ntk[0, 0]), rtol=1e-12)
     assert found.standard_error is None
     assert "exact" in str(found)
 
@@ -410,6 +563,6 @@ def test_gates_that_pool_and_scale_channels() -> None:
 
 
 def test_public_blocks_are_read_whole() -> None:
-    found = ft.infinite_width(ConvNeXt(16).double(), images(2, 16))
+    found = ft.infinite_width(ConvNeXt(16).double().eval(), images(2, 16))
     kinds = [row.taken_for for row in found.rows]
-    assert [kinds.count(one) for one in ("depthwise convolution", "gains", "LayerNorm")] == [4, 4, 5]
+    assert [kinds.count(one) for one in ("depthwise convolution", "gains", "LayerNorm")] == [4, 4, 7]

@@ -66,11 +66,9 @@ class NetworkKernels:
         else:
             from foretrain.compare.infinite_width import infinite_width
 
-            # By a single sample the axis of samples cannot be told from one of size 1.
-            first = self._shaped(np.repeat(X, 2, axis=0) if X2 is None and len(X) == 1 else X)
             second = None if X2 is None else self._shaped(X2)
-            read = infinite_width(network, first, second, init=self.init, rates=self.rates)
-            pair = [part[: len(X), : len(columns)] for part in (read.nngp.values, read.ntk.values)]
+            read = infinite_width(network, self._shaped(X), second, init=self.init, rates=self.rates)
+            pair = [read.nngp.values, read.ntk.values]
         if pair[0].ndim > 2:
             raise InputError("the output of `network` keeps positions: give one that picks or averages them.")
         return pair[0], pair[0 if self.kernel == "nngp" else 1]

@@ -23,11 +23,14 @@ import torch
 import xarray as xr
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
 from foretrain.compare.infinite_width import operations  # noqa: F401 - its rules register themselves
 from foretrain.compare.infinite_width.graph import capture
 from foretrain.compare.infinite_width.laws import Hyperparameters, Patterns, Row
 from foretrain.compare.infinite_width.reader import Reader, Value, WideAxes
+from foretrain.empirical.models.arguments import Batch, as_batch, leaves, mapped
+from foretrain.empirical.models.model import Output
 from foretrain.empirical.stored_kernel import asked_of_store
 from foretrain.empirical.stored_kernel.identity import short_description
 from foretrain.empirical.tangent_kernel.kernel import chunk_size
@@ -126,6 +129,7 @@ def infinite_width(  # type: ignore[misc]  # the overloads leave the other optio
     *,
     init: str | Patterns = "module",
     rates: str | float | Patterns = "ntk",
+    output: Output = None,
     draws: int = DRAWS,
     seed: Seed = 0,
     store: str | Path | None = None,
@@ -144,7 +148,8 @@ def infinite_width(  # type: ignore[misc]  # the overloads leave the other optio
         ``make(width)``: what grows between two widths becomes wide. Or a signal of ``foretrain.theory.layers``,
         for networks written by hand.
     x, x2
-        Inputs as the model takes them, samples first. Kernels are between x and x2, or between x and itself.
+        Inputs as the model takes them, samples first: a tensor or array, or a tuple, list or dict of tensors for
+        several arguments. Kernels are between x and x2, or between x and itself.
     init
         "module" recognises the law each weight was drawn from, or takes the variance it has;
         ``{pattern: (C_W, C_b)}`` gives them for modules whose names match. ``reading`` says what was taken.
@@ -152,6 +157,8 @@ def infinite_width(  # type: ignore[misc]  # the overloads leave the other optio
         "ntk": lambda_W = C_W, lambda_b = C_b; gains and shifts of norms do not train. "standard": one rate, 1, for
         every stored parameter, so that the NTK grows with the fan-ins of this module; or that rate as a number. Or
         ``{pattern: (lambda_W, lambda_b)}``, for norms the rates of gain and shift; what no pattern matches is "ntk".
+    output
+        Which of several tensors that the model returns is meant: its name, position, or a function of the result.
     draws
         Random draws for means that have no formula, such as max pooling of rectified images.
     store
@@ -176,7 +183,11 @@ def infinite_width(  # type: ignore[misc]  # the overloads leave the other optio
     stored = asked_of_store(
         store, engine=engine, workers=workers, memory=memory, side=side, overwrite=overwrite
     )
-    network = _of_signal(model, x, x2) if isinstance(model, Signal) else _of_module(model, x, x2, init, rates)
+    network = (
+        _of_signal(model, x, x2)
+        if isinstance(model, Signal)
+        else _of_module(model, x, x2, init, rates, output)
+    )
     if stored is not None:
         from foretrain.compare.infinite_width.stored import compute_stored
 
@@ -186,17 +197,21 @@ def infinite_width(  # type: ignore[misc]  # the overloads leave the other optio
     return _result(kernel_of(network.field, network.data, network.other, draws=draws, seed=seed), network)
 
 
-def _of_module(model: Any, x: Any, x2: Any, init: str | Patterns, rates: str | float | Patterns) -> Network:
+def _of_module(
+    model: Any, x: Any, x2: Any, init: str | Patterns, rates: str | float | Patterns, output: Output
+) -> Network:
     """A module as fields."""
     module, wide = _module(model)
     device = next((one.device for one in module.parameters()), _HERE)
     if device != _HERE:  # it is read here, and only its kernels are computed there
         module = copy.deepcopy(module).cpu()
-    first = _tensor(x, module, "x")
-    together = first if x2 is None else _together(first, _tensor(x2, module, "x2"))
+    first = _batch(x, module, "x")
+    # A single sample stands twice: with one alone, the axis of samples cannot be told from others of size 1.
+    second = _batch(x2, module, "x2") if x2 is not None else first.pick(slice(first.count == 1))
+    together = _together(first, second)
     hyperparameters = Hyperparameters(init, rates)
     with kept_random_states():
-        reader = Reader(capture(module, (together,)), [together], hyperparameters, wide)
+        reader = Reader(capture(module, together.arguments, output), together, hyperparameters, wide)
         value = reader.read()
     _refuse_other_outputs(value)
     if unused := hyperparameters.unused():
@@ -204,7 +219,7 @@ def _of_module(model: Any, x: Any, x2: Any, init: str | Patterns, rates: str | f
             f"no layer has a name that matches {', '.join(map(repr, unused))}: the names are "
             f"{', '.join(dict.fromkeys(row.module for row in hyperparameters.rows))}."
         )
-    count = len(first)
+    count = first.count
     rows = {one: values[:count] for one, values in reader.data.items()}
     columns = None if x2 is None else {one: values[count:] for one, values in reader.data.items()}
     outputs = math.prod(atom.size for atom in value.atoms if atom.kind == "channel")
@@ -278,29 +293,41 @@ def _module(model: Any) -> tuple[nn.Module, WideAxes]:
     return large, WideAxes(pairs, {name: [one[name].detach() for one in drawn] for name in shapes})
 
 
-def _tensor(x: Any, module: nn.Module, name: str) -> Tensor:
-    """Inputs as a tensor of the module's kind of numbers."""
-    if isinstance(x, Mapping) or (isinstance(x, Sequence) and len(x) and isinstance(x[0], Tensor)):
-        raise InputError(
-            f"`{name}` must be one tensor or array, samples first: wrap a model of several inputs."
-        )
-    values = x if isinstance(x, Tensor) else torch.as_tensor(np.asarray(x))
-    if not values.ndim or not len(values):
-        raise InputError(f"`{name}` holds no samples.")
-    if not values.is_floating_point():
-        return values
-    if not bool(torch.isfinite(values).all()):
-        raise InputError(f"`{name}` holds numbers that are not finite.")
+def _batch(x: Any, module: nn.Module, name: str) -> Batch:
+    """Inputs with the module's kind of numbers: what it takes, or one array."""
     parameter = next((one for one in module.parameters() if one.is_floating_point()), None)
-    return values if parameter is None else values.to(parameter.device, parameter.dtype)
+    if isinstance(x, DataLoader):
+        x = as_batch(x).arguments
+    if not any(isinstance(one, Tensor) for one in leaves(x)):
+        try:
+            x = torch.as_tensor(np.asarray(x))
+        except (TypeError, ValueError):
+            raise InputError(
+                f"`{name}` is a {type(x).__name__} that holds no numbers: give a tensor or array, samples first."
+            ) from None
+
+    def converted(one: Any) -> Any:
+        if not isinstance(one, Tensor):
+            return one
+        if parameter is not None:
+            one = one.to(parameter.device, dtype=parameter.dtype if one.is_floating_point() else None)
+        if not bool(torch.isfinite(one).all()):
+            raise InputError(f"`{name}` holds numbers that are not finite as {str(one.dtype)[6:]}.")
+        return one
+
+    return as_batch(mapped(converted, x))
 
 
-def _together(first: Tensor, second: Tensor) -> Tensor:
-    if first.shape[1:] != second.shape[1:]:
-        raise InputError(
-            f"`x2` has samples of shape {tuple(second.shape[1:])}, `x` of {tuple(first.shape[1:])}."
-        )
-    return torch.cat([first, second])
+def _together(first: Batch, second: Batch) -> Batch:
+    """The samples of both, one after another; what belongs to all samples is that of the first."""
+    one, two = leaves(first.arguments), leaves(second.arguments)
+    shapes = [[tuple(value.shape[1:]) for value in some if isinstance(value, Tensor)] for some in (one, two)]
+    if shapes[0] != shapes[1]:
+        names = [" and ".join(map(str, some)) for some in shapes]
+        raise InputError(f"`x2` has samples of shape {names[1]}, `x` of {names[0]}.")
+    parts = iter([torch.cat(pair) if held else pair[0] for pair, held in zip(zip(one, two), first.holders)])
+    arguments = mapped(lambda _: next(parts), first.arguments)
+    return replace(first, arguments=arguments, count=first.count + second.count)
 
 
 def _refuse_other_outputs(value: Value) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
+from io import StringIO
 from typing import Any
 
 import torch
@@ -51,7 +52,8 @@ def capture(model: nn.Module, arguments: Any, output: Output = None) -> Captured
     call, given = _Call(model, arguments, output), [x for x in leaves(arguments) if isinstance(x, Tensor)]
     with _explained(call, given), warnings.catch_warnings(), torch.inference_mode(False), torch.enable_grad():
         warnings.simplefilter("ignore")
-        program = torch.export.export(call, tuple(given), strict=False)
+        with redirect_stderr(StringIO()):  # to which torch prints graphs that it cannot follow
+            program = torch.export.export(call, tuple(given), strict=False)
         for node in program.graph.nodes:
             if operation_name(node.target) == "wrap_with_set_grad_enabled":
                 raise refusal(node, "a part of the network runs without gradients")

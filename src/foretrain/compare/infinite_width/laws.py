@@ -56,9 +56,7 @@ def weight_law(
 
     ``draws``: the numbers of several networks, if more than this one was drawn.
     """
-    values = (weight if draws is None else draws).detach().double().flatten()
-    if not bool(torch.isfinite(values).all()):
-        raise InputError("a weight is not finite: initialise the model again.")
+    values = _finite(weight if draws is None else draws, "weight")
     largest, square = float(values.abs().max()), float(values.square().mean())
     if largest == 0:
         return Law(0.0, "all zero")
@@ -125,11 +123,19 @@ def _orthogonal_gain(weight: Tensor, shape: tuple[int, int]) -> float | None:
     return math.sqrt(scale)
 
 
+def _finite(parameter: Tensor, word: str) -> Tensor:
+    """The numbers of a parameter."""
+    values = parameter.detach().double().flatten()
+    if not bool(torch.isfinite(values).all()):
+        raise InputError(f"a {word} is not finite: initialise the model again.")
+    return values
+
+
 def bias_law(bias: Tensor | None, fan_in: int, wide: bool) -> Law:
     """C_b of a bias: 0 in wide layers with torch's default, whose variance falls like 1/fan_in."""
     if bias is None:
         return Law(0.0, "none")
-    values = bias.detach().double().flatten()
+    values = _finite(bias, "bias")
     largest, square = float(values.abs().max()), float(values.square().mean())
     if largest == 0:
         return Law(0.0, "all zero")
@@ -141,7 +147,7 @@ def bias_law(bias: Tensor | None, fan_in: int, wide: bool) -> Law:
         return Law(bound**2 / 3, "torch's default, 1/(3 fan_in)")
     relative = math.sqrt(2 / len(values))
     near = min(_ROUND, key=lambda std: abs(square / std**2 - 1))
-    if len(values) >= 16 and abs(square / near**2 - 1) < 2 * relative and not _is_uniform(values, largest):
+    if len(values) >= 16 and abs(square / near**2 - 1) < 2 * relative and largest > math.sqrt(3) * near:
         return Law(near**2, f"normal, std {near:g}")
     return Law(square, f"measured, ±{100 * relative:.2g} %")
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from foretrain.compare.infinite_width.graph import ADVICE, Captured, operation_name, refusal
 from foretrain.compare.infinite_width.laws import Hyperparameters
 from foretrain.compare.infinite_width.parallel import applications
-from foretrain.empirical.models.arguments import leaves, mapped
+from foretrain.empirical.models.arguments import Batch, leaves, mapped
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.theory.layers import Signal, data, joined
 from foretrain.theory.layers.fields import Field
@@ -113,7 +113,7 @@ class Reader:
     """Reads a captured graph, one operation after another."""
 
     def __init__(
-        self, captured: Captured, inputs: Sequence[Tensor], hyperparameters: Hyperparameters, wide: WideAxes
+        self, captured: Captured, batch: Batch, hyperparameters: Hyperparameters, wide: WideAxes
     ) -> None:
         self.captured, self.hyperparameters, self.wide = captured, hyperparameters, wide
         self.values: dict[str, Any] = {}
@@ -126,9 +126,10 @@ class Reader:
             for name, parameter in captured.parameters.items()
             if captured.tensors[name].requires_grad
         }
-        self.batch = len(inputs[0])
-        for name, tensor in zip(captured.inputs, inputs, strict=True):
-            of_samples = tensor.ndim > 0 and len(tensor) == self.batch
+        self.batch = batch.count
+        given = zip(leaves(batch.arguments), batch.holders, strict=True)
+        inputs = [one for one in given if isinstance(one[0], Tensor)]
+        for name, (tensor, of_samples) in zip(captured.inputs, inputs, strict=True):
             self.values[name] = Known(tensor, tensor.roll(1, 0)) if of_samples else tensor
         for name, tensor in captured.tensors.items():
             parameter = captured.parameters.get(name)
@@ -166,7 +167,9 @@ class Reader:
             if name in _WITHOUT_RULE and any(isinstance(one, Value | Parameter) for one in given):
                 raise NotSupportedError(_WITHOUT_RULE[name])
             if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()) and name not in RULES:
-                raise NotSupportedError(f"{name} draws random numbers")
+                raise NotSupportedError(
+                    f"{name} draws random numbers (call model.eval(), if it does so in training only)"
+                )
             if refused and name not in OF_REFUSED:
                 return Refused(refused[0].error)
             if not any(isinstance(one, Value | Parameter | Refused) for one in given):
@@ -239,6 +242,10 @@ class Reader:
             return given
         if not isinstance(given, Known):
             raise NotSupportedError("a layer is applied to constants")
+        if channel_axis is not None and not given.tensor.is_floating_point():
+            raise InputError(
+                f"the first layer reads inputs of {given.tensor.dtype}: give real floating-point numbers."
+            )
         tensor, channel = given.tensor, None if channel_axis is None else channel_axis % given.tensor.ndim
         each, rest = divmod(len(tensor) if tensor.ndim else 0, self.batch)
         if tensor.ndim < 2 - (channel is None) or rest or not each or channel == 0:

@@ -351,6 +351,9 @@ class Joined(Field):
         """The kernels of the parts, and products of means between them."""
         S, Theta = (tile.zeros(*shape_of(pairs), *tile.shape) for _ in range(2))
         before = (slice(None),) * self.axis
+        if tile.own:  # they are read where other pairs of points are computed
+            for one in self.inputs:
+                tile.mean(one)
         for i, (first, kernel) in enumerate(zip(self._limits(), inputs, strict=True)):
             inside = (*before, beside(self._inside(pairs[self.axis], first, first), S))
             S[inside] = kernel.S
@@ -372,8 +375,6 @@ class Joined(Field):
         sides = []
         for (part, start), positions, side in ((row, axis.p, "p"), (column, axis.q, "q")):
             name = (self.inputs[part], "mean")
-            if tile.own:
-                tile.mean(self.inputs[part])
             points = tile.row_points if side == "p" else tile.column_points
             values = taken(points[name], positions[across] - start, k)
             others = [one for number, one in enumerate(pairs) if number != k]

@@ -93,6 +93,15 @@ def _prelu(reader: Reader, node: Node, args: list[Any]) -> Any:
     return activated(reader, node, value, activation("leaky_relu", slope=own))
 
 
+@rule("rrelu")
+def _random_slope(reader: Reader, node: Node, args: list[Any]) -> Any:
+    """In eval mode the mean slope."""
+    value, lower, upper, training = args[:4]
+    if training:
+        raise NotSupportedError("an RReLU in train mode draws random slopes (call model.eval())")
+    return activated(reader, node, value, activation("leaky_relu", slope=(lower + upper) / 2))
+
+
 def activated(reader: Reader, node: Node, value: Any, function: Activation) -> Value:
     """The nonlinearity of a signal."""
     if not isinstance(value, Value):

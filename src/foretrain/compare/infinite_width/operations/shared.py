@@ -13,6 +13,12 @@ from foretrain.support.errors import NotSupportedError
 from foretrain.theory.layers import Signal, table
 from foretrain.theory.layers.positions import Weights
 
+TOKEN_MIXING = (
+    "a layer mixes positions with the same weights for all channels (token mixing), so that one random function of a "
+    "fixed number of positions acts on every channel, and the kernel stays random however many channels and hidden "
+    "units there are"
+)
+
 
 def each(value: Any, count: int) -> list[int]:
     """One number for each of so many axes."""
@@ -24,6 +30,8 @@ def as_images(reader: Reader, node: Node, given: Any, axes: int) -> Value:
     """A value whose last axes hold one axis of positions each, after the batch and channels."""
     value = reader.as_value(node, given, 1)
     fitting = len(value.dims) == axes + 2 and value.kinds(0)[0] == "batch"
+    if set(value.kinds(1)) == {"position"}:
+        raise NotSupportedError(TOKEN_MIXING)
     if not fitting or sum(kind in ("channel", "unit") for kind in value.kinds(1)) != 1:
         raise NotSupportedError("a layer for images reads axes that are not batch, channels and positions")
     if any(kind != "position" for k in range(2, axes + 2) for kind in value.kinds(k)):

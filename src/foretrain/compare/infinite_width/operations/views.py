@@ -71,6 +71,14 @@ def _pixels_shuffled(reader: Reader, node: Node, args: list[Any]) -> Any:
     return Value(signal, (value.dims[0], (Atom("channel", channels // r**2),), *positions))
 
 
+@rule("channel_shuffle")
+def _channels_shuffled(reader: Reader, node: Node, args: list[Any]) -> Any:
+    value, groups = args
+    batch, channels, *positions = value.shape
+    apart = seen_as(value, (batch, groups, channels // groups, *positions))
+    return seen_as(permuted(apart, [0, 2, 1, *range(3, len(apart.dims))]), value.shape)
+
+
 @rule("expand", "expand_as", "broadcast_to")
 def _expanded(reader: Reader, node: Node, args: list[Any]) -> Any:
     value, shape = args[0], reader.shape(node)

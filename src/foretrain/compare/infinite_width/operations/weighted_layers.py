@@ -11,7 +11,14 @@ from torch import Tensor
 from foretrain.compare.infinite_width.graph import module_of, operation_name
 from foretrain.compare.infinite_width.laws import bias_law, weight_law
 from foretrain.compare.infinite_width.operations.position_maps import over_positions
-from foretrain.compare.infinite_width.operations.shared import along, as_images, each, narrow, with_positions
+from foretrain.compare.infinite_width.operations.shared import (
+    TOKEN_MIXING,
+    along,
+    as_images,
+    each,
+    narrow,
+    with_positions,
+)
 from foretrain.compare.infinite_width.reader import (
     Atom,
     Dims,
@@ -24,7 +31,7 @@ from foretrain.compare.infinite_width.reader import (
     rule,
     seen_as,
 )
-from foretrain.support.errors import NotSupportedError
+from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.theory.layers import Signal, concatenated, tokens, windows
 from foretrain.theory.layers.positions import AxisMap, Weights
 
@@ -74,9 +81,7 @@ def linear(reader: Reader, node: Node, given: Any, weight: Any, bias: Any) -> Va
     kinds = value.kinds(-1)
     if kinds.count("channel") != 1 or "batch" in kinds:
         raise NotSupportedError(
-            "a linear map mixes positions with the same weights for all channels (token mixing), which has no "
-            "deterministic limit for a fixed number of positions: its few weights leave the kernel random at every "
-            "width of the channels"
+            TOKEN_MIXING
             if set(kinds) == {"position"}
             else "a linear map reads an axis that is not made of channels and positions",
         )
@@ -237,6 +242,10 @@ def _embedding(reader: Reader, node: Node, args: list[Any]) -> Any:
     else:
         known = reader.as_value(node, indices, None)
         dims, numbers = known.dims, reader.data.pop(known.signal.field)
+        if not 0 <= numbers.min() <= numbers.max() < len(weight.tensor):
+            raise InputError(
+                f"`x` holds tokens outside of 0 to {len(weight.tensor) - 1}, the rows of the table."
+            )
     skipped = padding if padding >= 0 else None
     signal = tokens(numbers.shape[1:], variance=law["C_W"], rate=law["lambda_W"], padding=skipped)
     reader.data[signal.field] = numbers
