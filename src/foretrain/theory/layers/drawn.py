@@ -47,6 +47,7 @@ _SMOOTH_MODES = 2  # of Theta that are summed exactly
 _EVEN_COORDINATES = 64  # of the random numbers are Sobol points; more are plain random numbers
 _SHIFTS = 64  # of those points, for blocks of positions: so that their errors average out
 _NUMBERS_AT_ONCE = 2**19  # in an array: few enough for the cache
+_PLAIN_AT_ONCE = 32  # draws of plain numbers that have one seed
 _UNIT_CHANGES = 48  # entries of J of a block that are computed one by one
 _ROUNDING = 1e-10  # share of a variance that counts as nothing
 
@@ -340,7 +341,7 @@ class Numbers:
 
     def slices(self, width: int) -> list[slice]:
         """Some draws at a time, of arrays of so many numbers for each draw."""
-        some = max(32, min(_NUMBERS_AT_ONCE // width, 1024))
+        some = max(1, min(_NUMBERS_AT_ONCE // width, 1024) // _PLAIN_AT_ONCE) * _PLAIN_AT_ONCE
         return [slice(start, min(start + some, self.draws)) for start in range(0, self.draws, some)]
 
     def normals(
@@ -349,9 +350,13 @@ class Numbers:
         """Normal numbers (channels, numbers, blocks, draws); the lower their rank, the more evenly spread."""
         each = np.concatenate([np.tile(one, channels[node]) for node, one in ranks.items()])
         order, few = np.argsort(each, kind="stable"), min(len(each), self.even.shape[1])
-        plain = generator(self.seed).standard_normal((len(each) - few, self.draws))[:, draws]
-        x = np.empty((len(blocks), len(each), plain.shape[-1]))
-        x[:, order[few:]] = plain
+        x = np.empty((len(blocks), len(each), draws.stop - draws.start))
+        if few < len(each):
+            starts = range(draws.start, draws.stop, _PLAIN_AT_ONCE)
+            for start, seed in zip(starts, spawn_some(self.seed, starts)):
+                stop = min(start + _PLAIN_AT_ONCE, draws.stop)
+                plain = generator(seed).standard_normal((len(each) - few, _PLAIN_AT_ONCE))
+                x[:, order[few:], start - draws.start : stop - draws.start] = plain[:, : stop - start]
         for part, shift in zip(x, blocks % len(self.shifts)):
             if shift not in self.shifted:
                 points = (self.even + self.shifts[shift]).T % 1.0
@@ -366,7 +371,7 @@ class Numbers:
 
     def others(self, draws: slice) -> Others:
         """A source of numbers that need not be even."""
-        (seed,) = spawn_some(self.seed, [draws.start])
+        (seed,) = spawn_some(self.seed, [self.draws + draws.start])  # none of those of the plain numbers
         return Others(generator(seed), draws.stop - draws.start)
 
 
