@@ -112,11 +112,6 @@ def intercept(model: nn.Module, rule: Rule) -> None:
     model.register_forward_hook(hooks.end, always_call=True, prepend=True)
 
 
-def first_tensor(values: Any) -> Tensor | None:
-    """The first tensor among arguments."""
-    return next((value for value in values if isinstance(value, Tensor)), None)
-
-
 def pass_on(func: Callable[..., Any], arguments: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
     """A replacement: what the function is given, unchanged."""
     return arguments[0] if arguments else options["input"]
@@ -135,10 +130,3 @@ def last_operation(outputs: Tensor) -> str:
             return name.lower()
         node = next((before for before, _ in node.next_functions if before is not None), None)
     return ""
-
-
-def runs_under_grad(model: nn.Module, x: Any) -> Tensor:
-    """Outputs with their graph."""
-    with torch.enable_grad():
-        result: Tensor = model(x)
-        return result
