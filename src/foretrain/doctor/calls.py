@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
