@@ -187,6 +187,7 @@ def test_padding_by_a_module_is_padding_of_the_layer() -> None:
         (lambda w: None, 1 / 3, "torch's default"),
         (nn.init.kaiming_normal_, 2.0, "kaiming normal"),
         (lambda w: nn.init.kaiming_uniform_(w, nonlinearity="relu"), 2.0, "kaiming uniform"),
+        (lambda w: nn.init.kaiming_normal_(w, a=0.2), 2 / 1.04, "kaiming normal, slope 0.2"),
         (nn.init.orthogonal_, 1.0, "orthogonal"),
         (lambda w: nn.init.normal_(w, std=0.02), 0.0004 * 96, "normal, std 0.02"),
         (lambda w: nn.init.normal_(w, std=0.137), 0.137**2 * 96, "measured"),
@@ -203,6 +204,122 @@ def test_laws_are_recognised(initialise: Callable[[Tensor], Any], constant: floa
     row = ft.infinite_width(net, rows()).rows[1]
     assert pytest.approx(constant, rel=0.05) == row.C_W
     assert words in row.known
+
+
+@pytest.mark.parametrize(
+    ("initialise", "reason"),
+    [
+        (lambda w: nn.init.constant_(w, 0.1), "its weights are all equal"),
+        (lambda w: nn.init.kaiming_normal_(w).abs_(), "its weights are around 0.1"),
+        (lambda w: nn.init.uniform_(w, 0, 1), "its weights are around 0.4"),
+        (
+            lambda w: w.copy_(torch.eye(64) * (-1.0) ** torch.arange(64)),
+            "at one or two places of each row only",
+        ),
+        (lambda w: w.copy_(torch.randn(64, 1) * torch.randn(64)), "of low rank"),
+        (
+            lambda w: w.copy_(torch.randn(64, 64) * torch.logspace(-2, 2, 64)[:, None]),
+            "rows that differ in size",
+        ),
+        (lambda w: w.cauchy_(), "its weights are"),
+    ],
+    ids=["constant", "positive", "uniform from 0", "diagonal", "rank one", "rows of many sizes", "Cauchy"],
+)
+def test_weights_that_are_no_independent_draws_are_refused(
+    initialise: Callable[[Tensor], Any], reason: str
+) -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1)).double()
+    with torch.no_grad():
+        initialise(net[2].weight)
+    with pytest.raises(ForetrainError, match=reason):
+        ft.infinite_width(net, rows())
+    given = ft.infinite_width(net, rows(), init={"2": (2.0, 0.0)})
+    assert [row.known for row in given.rows][1] == "weight: given; bias: given"
+
+
+def test_equal_biases_and_those_around_a_mean_are_shifts() -> None:
+    """relu(z + 1) is an activation of its own."""
+    torch.manual_seed(0)
+    net = mlp(nn.ReLU(), nn.ReLU(), width=256)
+    for layer in (net[0], net[2]):
+        nn.init.constant_(layer.bias, 1.0)
+    nn.init.zeros_(net[4].bias)
+    law = [{"C_W": row.C_W} for row in ft.infinite_width(net, rows()).rows]
+    assert [row.C_b for row in ft.infinite_width(net, rows()).rows] == [0.0, 0.0, 0.0]
+    signal = data().linear(**law[0]).activation(lambda z: torch.relu(z + 1)).linear(**law[1])
+    expected = ft.infinite_width(
+        signal.activation(lambda z: torch.relu(z + 1)).linear(**law[2]), rows().numpy()
+    )
+    np.testing.assert_allclose(ft.infinite_width(net, rows()).nngp, expected.nngp, rtol=1e-9)
+
+    nn.init.normal_(net[2].bias, 1.0, 0.3)
+    row = ft.infinite_width(net, rows()).rows[1]
+    assert "with the mean" in row.known
+    assert pytest.approx(float(net[2].bias.detach().var()), rel=1e-9) == row.C_b
+
+
+def factory(initialise: Callable[[Tensor], Any]) -> Callable[[int], nn.Module]:
+    def make(width: int) -> nn.Module:
+        net = mlp(nn.ReLU(), nn.ReLU(), width=width)
+        for layer in (net[0], net[2], net[4]):
+            initialise(layer.weight)
+            nn.init.zeros_(layer.bias)
+        return net
+
+    return make
+
+
+def test_laws_of_a_factory_are_those_of_the_limit() -> None:
+    found = ft.infinite_width(factory(lambda w: nn.init.kaiming_normal_(w)), rows())
+    assert [row.C_W for row in found.rows] == [2.0, 2.0, 2.0]
+
+    def xavier_but_for_the_first(weight: Tensor) -> None:
+        first = weight.shape[1] == 4
+        nn.init.kaiming_normal_(weight) if first else nn.init.xavier_normal_(weight)
+
+    found = ft.infinite_width(factory(xavier_but_for_the_first), rows())
+    assert [row.C_W for row in found.rows] == pytest.approx([2.0, 1.0, 2.0], rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("initialise", "reason"),
+    [
+        (nn.init.xavier_normal_, r"^0: C_W \(xavier normal\) vanishes with the width"),
+        (lambda w: nn.init.normal_(w, std=0.02), r"C_W \(normal, std 0.02\) grows without bound"),
+        (lambda w: nn.init.normal_(w, std=0.7 / w.shape[1]), "0.*at one width and.*at twice that"),
+    ],
+    ids=["xavier", "one deviation", "mean field"],
+)
+def test_laws_without_a_limit_are_refused(initialise: Callable[[Tensor], Any], reason: str) -> None:
+    with pytest.raises(ForetrainError, match=reason):
+        ft.infinite_width(factory(initialise), rows())
+    assert ft.infinite_width(factory(initialise)(64), rows()).rows[1].C_W > 0
+
+
+def test_a_factory_is_asked_for_widths_that_it_can_make() -> None:
+    def make(width: int) -> nn.Module:
+        norm = nn.GroupNorm(12, width)
+        return nn.Sequential(nn.Conv1d(3, width, 1), norm, nn.Flatten(), nn.Linear(8 * width, 1)).double()
+
+    x = torch.randn(2, 3, 8, generator=torch.Generator().manual_seed(0)).double()
+    with pytest.raises(ForetrainError, match=r"make\(64\) failed .*give widths="):
+        ft.infinite_width(make, x)
+    assert ft.infinite_width(make, x, widths=(24, 48)).rows[0].taken_for == "convolution"
+    with pytest.raises(ForetrainError, match="two different numbers"):
+        ft.infinite_width(make, x, widths=(24,))
+
+
+@pytest.mark.parametrize("init", [(2.0, 0.1), 2.0, [2.0, 0.1], None])
+def test_init_is_a_word_or_patterns(init: Any) -> None:
+    with pytest.raises(ForetrainError, match="init must be"):
+        ft.infinite_width(mlp(nn.ReLU()), rows(), init=init)
+
+
+@pytest.mark.parametrize("rates", [-1, float("nan"), float("inf"), True, None, (1.0, 2.0)])
+def test_rates_are_a_word_a_number_or_patterns(rates: Any) -> None:
+    with pytest.raises(ForetrainError, match="rates must be"):
+        ft.infinite_width(mlp(nn.ReLU()), rows(), rates=rates)
 
 
 def test_default_biases_vanish_in_wide_layers_and_stay_in_the_first() -> None:

@@ -35,6 +35,7 @@ from foretrain.empirical.stored_kernel import asked_of_store
 from foretrain.empirical.stored_kernel.identity import short_description
 from foretrain.empirical.tangent_kernel.kernel import chunk_size
 from foretrain.support.answers import Answer, Column, Part, Result, Table, dataset_figure, labelled
+from foretrain.support.arguments import whole_number
 from foretrain.support.errors import InputError
 from foretrain.support.seeds import Seed, kept_random_states
 from foretrain.theory.layers import Signal
@@ -45,8 +46,11 @@ if TYPE_CHECKING:
     from foretrain.compare.infinite_width.stored import StoredInfiniteWidth
 
 _HERE = torch.device("cpu")
-_WIDTHS = (24, 48)  # of the two networks by which a factory tells which axes grow
-_DRAWN_AGAIN = 15  # more networks of the second, by whose weights laws are known better
+_WIDTHS = (
+    32,
+    64,
+)  # of the networks by which a factory tells which axes grow, and how laws depend on the width
+_DRAWN = 8  # networks of each
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -130,6 +134,7 @@ def infinite_width(  # type: ignore[misc]  # the overloads leave the other optio
     init: str | Patterns = "module",
     rates: str | float | Patterns = "ntk",
     output: Output = None,
+    widths: Sequence[int] = _WIDTHS,
     draws: int = DRAWS,
     seed: Seed = 0,
     store: str | Path | None = None,
@@ -159,6 +164,9 @@ def infinite_width(  # type: ignore[misc]  # the overloads leave the other optio
         ``{pattern: (lambda_W, lambda_b)}``, for norms the rates of gain and shift; what no pattern matches is "ntk".
     output
         Which of several tensors that the model returns is meant: its name, position, or a function of the result.
+    widths
+        Of a function ``make(width)``: two widths for which it builds networks. By them it is known which axes grow,
+        and which laws go on to infinite width.
     draws
         Random draws for means that have no formula, such as max pooling of rectified images.
     store
@@ -186,7 +194,7 @@ def infinite_width(  # type: ignore[misc]  # the overloads leave the other optio
     network = (
         _of_signal(model, x, x2)
         if isinstance(model, Signal)
-        else _of_module(model, x, x2, init, rates, output)
+        else _of_module(model, x, x2, init, rates, output, widths)
     )
     if stored is not None:
         from foretrain.compare.infinite_width.stored import compute_stored
@@ -198,10 +206,17 @@ def infinite_width(  # type: ignore[misc]  # the overloads leave the other optio
 
 
 def _of_module(
-    model: Any, x: Any, x2: Any, init: str | Patterns, rates: str | float | Patterns, output: Output
+    model: Any,
+    x: Any,
+    x2: Any,
+    init: str | Patterns,
+    rates: str | float | Patterns,
+    output: Output,
+    widths: Sequence[int],
 ) -> Network:
     """A module as fields."""
-    module, wide = _module(model)
+    hyperparameters = Hyperparameters(init, rates)
+    module, wide = _module(model, widths)
     device = next((one.device for one in module.parameters()), _HERE)
     if device != _HERE:  # it is read here, and only its kernels are computed there
         module = copy.deepcopy(module).cpu()
@@ -209,7 +224,6 @@ def _of_module(
     # A single sample stands twice: with one alone, the axis of samples cannot be told from others of size 1.
     second = _batch(x2, module, "x2") if x2 is not None else first.pick(slice(first.count == 1))
     together = _together(first, second)
-    hyperparameters = Hyperparameters(init, rates)
     with kept_random_states():
         reader = Reader(capture(module, together.arguments, output), together, hyperparameters, wide)
         value = reader.read()
@@ -262,35 +276,56 @@ def _of_signal(signal: Signal, x: Any, x2: Any) -> Network:
     return Network(signal.field, signal.inputs(x), other, "network written by hand")
 
 
-def _module(model: Any) -> tuple[nn.Module, WideAxes]:
-    """The module, and which axes of its parameters grow if it is made for a width."""
+def _module(model: Any, widths: Sequence[int]) -> tuple[nn.Module, WideAxes]:
+    """The module, and what networks of two widths tell if it is made for a width."""
     if isinstance(model, nn.Module):
         return model, WideAxes()
     if not callable(model):
         raise InputError(
             f"`model` must be a torch module or a function make(width), not {type(model).__name__}."
         )
+    narrow, wide = two_widths(widths)
     with kept_random_states():
-        small, large, *more = (model(width) for width in (*_WIDTHS, *[_WIDTHS[1]] * _DRAWN_AGAIN))
-    for one in (small, large, *more):
-        if not isinstance(one, nn.Module):
-            raise InputError(f"make(width) must return a torch module, not {type(one).__name__}.")
-    shapes = {name: tuple(parameter.shape) for name, parameter in small.named_parameters()}
-    grown = {name: tuple(parameter.shape) for name, parameter in large.named_parameters()}
-    if shapes.keys() != grown.keys():
+        networks = [[_made(model, width) for _ in range(_DRAWN)] for width in (wide, narrow)]
+    drawn = [[dict(one.named_parameters()) for one in some] for some in networks]
+    names = drawn[0][0].keys()
+    if names != drawn[1][0].keys():
         raise InputError(
             "make(width) gives other parameters at another width: only their sizes may depend on it."
         )
-    pairs = {name: tuple(a != b for a, b in zip(shapes[name], grown[name], strict=True)) for name in shapes}
-    if not any(any(axes) for axes in pairs.values()):
+    drawn_at = {name: ([one[name] for one in drawn[0]], [one[name] for one in drawn[1]]) for name in names}
+    if all(large[0].shape == small[0].shape for large, small in drawn_at.values()):
         raise InputError(
             "make(width) gives the same sizes at every width: use the width for the hidden layers."
         )
-    for name, part in large.named_modules():
-        if isinstance(part, nn.GroupNorm):
-            pairs[f"{name}.num_groups"] = (part.num_groups != small.get_submodule(name).num_groups,)
-    drawn = [dict(one.named_parameters()) for one in (large, *more)]
-    return large, WideAxes(pairs, {name: [one[name].detach() for one in drawn] for name in shapes})
+    (large, *_), (small, *_) = networks
+    groups = {
+        f"{name}.num_groups"
+        for name, part in large.named_modules()
+        if isinstance(part, nn.GroupNorm) and part.num_groups != small.get_submodule(name).num_groups
+    }
+    return large, WideAxes((wide, narrow), drawn_at, frozenset(groups))
+
+
+def two_widths(widths: Sequence[int]) -> tuple[int, int]:
+    """A narrow and a wide one."""
+    sizes = sorted({whole_number("widths", one, least=1) for one in widths})
+    if len(sizes) < 2:
+        raise InputError("`widths` must hold two different numbers, for which make(width) builds networks.")
+    return sizes[0], sizes[-1]
+
+
+def _made(make: Callable[[int], nn.Module], width: int) -> nn.Module:
+    """A network of a width."""
+    try:
+        network = make(width)
+    except (ValueError, RuntimeError, TypeError, AssertionError, ArithmeticError, MemoryError) as error:
+        raise InputError(
+            f"make({width}) failed ({error}): give `widths=(…, …)`, two widths for which it builds networks."
+        ) from error
+    if not isinstance(network, nn.Module):
+        raise InputError(f"make(width) must return a torch module, not {type(network).__name__}.")
+    return network
 
 
 def _batch(x: Any, module: nn.Module, name: str) -> Batch:
@@ -343,7 +378,7 @@ def _refuse_other_outputs(value: Value) -> None:
 
 def _notes(rates: Any, wide: WideAxes) -> tuple[str, ...]:
     notes = []
-    if wide.grows is None:
+    if wide.drawn_at is None:
         notes.append(
             "Wide: every channel axis but those of input and output; a function make(width) would decide."
         )

@@ -166,7 +166,7 @@ def compare_infinite_width(
     sizes = tuple(sorted({whole_number("widths", one, least=1) for one in (widths or (32, 64, 128))}))
     if len(sizes) < 2:
         raise InputError("`widths` must hold two or more different numbers, from narrow to wide.")
-    theory = infinite_width(make, x, init=init, rates=rates, seed=seed)
+    theory = infinite_width(make, x, init=init, rates=rates, widths=sizes[:2], seed=seed)
     if theory.nngp.ndim > 2:
         raise InputError("the output keeps positions: compare a model that picks or averages them.")
     count = theory.nngp.sizes["input_1"]

@@ -9,26 +9,49 @@ from __future__ import annotations
 
 import fnmatch
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from numbers import Real
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from foretrain.support.errors import InputError, unknown_name
+from foretrain.support.errors import InputError, NotSupportedError, unknown_name
 
 Patterns = Mapping[str, tuple[float, float]]
 _ROUND = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0)  # standard deviations that people choose
-_SURE = 4.0  # standard errors within which a variance is taken for that of a law
+_SURE = 3.0  # standard errors within which a variance is taken for that of a law
+_NEAR = 2.0  # standard errors within which a common law is preferred to one that fits better
+_NOT_ZERO = 6.0  # standard errors beyond which a mean is none of independent draws around zero
+_FEW = 16  # numbers, inputs or outputs: fewer say nothing about how they are distributed
+_FADES = 1e-3  # what C_W may at least keep, from the widths that were looked at to infinity
+_OVERRULED = "(`init={{{name!r}: (C_W, C_b)}}` would overrule it)"
+
+
+class Fans(NamedTuple):
+    """Fan-in and fan-out of a weight at some width."""
+
+    fan_in: float
+    fan_out: float
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """The numbers of a weight, and its fans; of a factory at two widths, with the fans far beyond them."""
+
+    numbers: tuple[Tensor, ...]  # the wider first
+    fans: tuple[Fans, ...]
+    limit: Fans
 
 
 @dataclass(frozen=True)
 class Law:
-    """Variance of the entries times the fan-in, and how it was known."""
+    """Variance of the entries times the fan-in, how it was known, and the mean that all entries have."""
 
     C: float
     how: str
+    mean: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -45,44 +68,87 @@ class Row:
     known: str
 
 
-def weight_law(
-    weight: Tensor,
-    fan_in: int,
-    fan_out: int,
-    orthogonal_shape: tuple[int, int] | None = None,
-    draws: Tensor | None = None,
-) -> Law:
+def table_law(name: str, rows: Tensor) -> Law:
+    """The variance of the entries of an embedding or of a table of numbers at positions."""
+    return weight_law(name, rows, Drawn((rows,), (Fans(1, 1),), Fans(1, 1)))
+
+
+def weight_law(name: str, weight: Tensor, drawn: Drawn, matrix: tuple[int, int] | None = None) -> Law:
     """C_W of a weight: a law of torch.nn.init if the numbers are consistent with it, else the measured variance.
 
-    ``draws``: the numbers of several networks, if more than this one was drawn.
+    ``weight`` is one draw, (outputs, fan-in) when seen as ``matrix``. Of a factory the law must hold at both widths,
+    and C_W is that of the limit.
     """
-    values = _finite(weight if draws is None else draws, "weight")
-    largest, square = float(values.abs().max()), float(values.square().mean())
-    if largest == 0:
+    numbers = [_finite(one, "weight") for one in drawn.numbers]
+    squares = [float(one.square().mean()) for one in numbers]
+    if squares[0] == 0:
         return Law(0.0, "all zero")
-    if values.numel() > 1 and bool((values == values[0]).all()):
-        return Law(square * fan_in, "all equal: measured")
-    if orthogonal_shape is not None and (gain := _orthogonal_gain(weight, orthogonal_shape)) is not None:
-        rows, columns = orthogonal_shape
-        return Law(gain**2 * (1.0 if rows <= columns else fan_in / rows), f"orthogonal, gain {gain:.3g}")
+    _require_independent(name, weight, numbers[0], drawn.fans[0].fan_in, matrix)
+    if matrix is not None and (gain := _orthogonal_gain(weight, matrix)) is not None:
+        shares = [min(1.0, fan_in / rows) for fan_in, rows in _rows_of(drawn, matrix)]
+        return _of_limit(name, Law(gain**2 * shares[-1], f"orthogonal, gain {gain:.3g}"), gain**2 * shares[0])
+
+    # 1. How far each law is from the mean squares, in standard errors; the worse of two widths counts.
+    fits: list[tuple[tuple[bool, bool, int, float], Law, float]] = []
+    own, limit = [_candidates(*fans) for fans in drawn.fans], _candidates(*drawn.limit)
+    for number, (word, C, flat) in enumerate(limit):
+        distance = max(
+            _distance(one, square * fans.fan_in, laws[number][1], fans.fan_in, flat)
+            for one, square, fans, laws in zip(numbers, squares, drawn.fans, own, strict=True)
+        )
+        if distance < _SURE:
+            # 2. Laws that scale with the fan-in come first, among those the common ones, then the nearest.
+            rank = word.startswith("normal"), distance > _NEAR, ("," in word) * (distance <= _NEAR), distance
+            fits.append((rank, Law(C, word), own[0][number][1]))
+    error = math.sqrt(2 / numbers[0].numel())
+    measured = squares[0] * drawn.fans[0].fan_in
+    if fits:
+        rank, law, here = min(fits, key=lambda fit: fit[0])
+        if rank[-1] > _NEAR:
+            law = replace(law, how=f"{law.how} ({measured:.4g} ± {measured * error:.1g} measured)")
+        return _of_limit(name, law, here)
+
+    # 3. No law: what was measured, if it is the same at both widths.
+    if len(numbers) > 1:
+        narrow = squares[1] * drawn.fans[1].fan_in
+        kurtosis = float(numbers[0].pow(4).mean()) / squares[0] ** 2
+        spread = math.sqrt(max(kurtosis - 1, 0.0) * sum(1 / one.numel() for one in numbers))
+        if abs(narrow / measured - 1) > max(_NOT_ZERO * spread, 1e-6):
+            raise NotSupportedError(
+                f"C_W is {narrow:.3g} at one width and {measured:.3g} at twice that, by no law that is known "
+                + _OVERRULED.format(name=name)
+            )
+    return Law(measured, f"measured, ±{100 * error:.1g} %")
+
+
+def _of_limit(name: str, law: Law, here: float) -> Law:
+    """The law, if its C_W neither vanishes nor grows for ever from where it is ``here``."""
+    change = law.C / here
+    if not _FADES < change < 1 / _FADES:
+        goes = "vanishes" if change < 1 else "grows without bound"
+        raise NotSupportedError(
+            f"C_W ({law.how}) {goes} with the width, which leaves no limit (a module of the width you mean, "
+            f"make(width), has its own fan-ins; `init={{{name!r}: (C_W, C_b)}}` would overrule them)"
+        )
+    return law
+
+
+def _rows_of(drawn: Drawn, matrix: tuple[int, int]) -> list[tuple[float, float]]:
+    """Fan-in and rows of a matrix as it is, and in the limit."""
+    own = drawn.fans[0]
+    grown = drawn.limit.fan_in / own.fan_in, drawn.limit.fan_out / own.fan_out
+    return [(matrix[1], matrix[0]), (matrix[1] * grown[0], matrix[0] * grown[1])]
+
+
+def _distance(values: Tensor, measured: float, C: float, fan_in: float, flat: bool) -> float:
+    """Standard errors between the mean square of some numbers and a law; infinite if their shape is another."""
+    largest, square = float(values.abs().max()), measured / fan_in
     error = math.sqrt(2 / values.numel())
-    uniform = largest <= 1.0000001 * math.sqrt(3 * square) * (1 + _SURE * error) and _is_uniform(
-        values, largest
-    )
-    best: tuple[bool, float, Law] | None = None  # laws that scale with the fan-in first, then the nearest
-    for name, C, flat in _candidates(fan_in, fan_out):
-        if flat is not None and flat is not uniform:
-            continue
-        if flat and largest > math.sqrt(3 * C / fan_in) * (1 + 1e-5):
-            continue
-        spread = error * (
-            math.sqrt(0.4) if flat else 1.0
-        )  # of the mean square, relative: uniform entries vary less
-        distance = abs(square * fan_in / C - 1) / spread
-        rank = name.startswith("normal"), distance
-        if distance < _SURE and (best is None or rank < best[:2]):
-            best = *rank, Law(C, name)
-    return best[2] if best else Law(square * fan_in, f"measured, ±{100 * error:.1g} %")
+    uniform = largest <= 1.0000001 * math.sqrt(3 * square) * (1 + 4 * error) and _is_uniform(values, largest)
+    if flat is not uniform or (flat and largest > math.sqrt(3 * C / fan_in) * (1 + 1e-5)):
+        return math.inf
+    # Of the mean square, relative: uniform entries vary less.
+    return abs(measured / C - 1) / (error * (math.sqrt(0.4) if flat else 1.0))
 
 
 def _is_uniform(values: Tensor, largest: float) -> bool:
@@ -91,15 +157,49 @@ def _is_uniform(values: Tensor, largest: float) -> bool:
     return bool(values.pow(4).mean() / square**2 < 2.4) and largest > 0
 
 
-def _candidates(fan_in: int, fan_out: int) -> list[tuple[str, float, bool | None]]:
+def _require_independent(
+    name: str, weight: Tensor, values: Tensor, fan_in: float, matrix: tuple[int, int] | None
+) -> None:
+    """Weights must look like independent draws around zero: others have no such limit, whatever their variance."""
+    reason, count, mean = "", values.numel(), float(values.mean())
+    if count > 1 and bool((values == values[0]).all()):
+        reason = "are all equal"
+    elif count >= _FEW:
+        scatter = float(values.var())
+        sure = abs(mean) > _NOT_ZERO * math.sqrt(scatter / count)
+        if sure and fan_in * mean**2 > 0.1 * scatter:  # all inputs of a unit push together
+            reason = f"are around {mean:.3g}, not zero"
+    if not reason and matrix is not None and min(matrix) >= _FEW:
+        rows = weight.detach().reshape(matrix)[:256].double()
+        squares = rows.square().sum(1)
+        some = squares > 0
+        # A unit that listens to one or two inputs adds nothing up that could become Gaussian.
+        alone = rows[some].pow(4).sum(1) / squares[some] ** 2
+        gram = rows @ rows.T
+        # sum of s^4 / (sum of s^2)^2 over singular values: 1/rows + 1/columns for independent entries.
+        shared = float(gram.square().sum() / gram.diagonal().sum() ** 2)
+        if float(alone.median()) > 0.45:
+            reason = "are large at one or two places of each row only"
+        elif shared > 3 * (1 / len(rows) + 1 / matrix[1]):
+            reason = "are of low rank, or of rows that differ in size"
+    if reason:
+        raise NotSupportedError(
+            f"its weights {reason}, which independent draws would not be " + _OVERRULED.format(name=name)
+        )
+
+
+def _candidates(fan_in: float, fan_out: float) -> list[tuple[str, float, bool]]:
     """Names, C_W, and whether entries are uniform (True) or Gaussian (False)."""
     shared = 2 * fan_in / (fan_in + fan_out)
     ratio = fan_in / fan_out
-    found: list[tuple[str, float, bool | None]] = [("torch's default, uniform", 1 / 3, True)]
+    found: list[tuple[str, float, bool]] = [("torch's default, uniform", 1 / 3, True)]
     for flat, word in ((False, "normal"), (True, "uniform")):
         found += [
             (f"kaiming {word}", 2.0, flat),
             (f"kaiming {word}, fan_out", 2 * ratio, flat),
+            (f"kaiming {word}, slope 0.2", 2 / (1 + 0.2**2), flat),
+            (f"kaiming {word}, gain of tanh", 25 / 9, flat),
+            (f"kaiming {word}, gain of selu", 9 / 16, flat),
             (f"xavier {word}", shared, flat),
             (f"xavier {word}, gain of tanh", 25 / 9 * shared, flat),
             (f"xavier {word}, gain of relu", 2 * shared, flat),
@@ -132,22 +232,36 @@ def _finite(parameter: Tensor, word: str) -> Tensor:
 
 
 def bias_law(bias: Tensor | None, fan_in: int, wide: bool) -> Law:
-    """C_b of a bias: 0 in wide layers with torch's default, whose variance falls like 1/fan_in."""
+    """C_b of a bias, the variance around its mean; 0 in wide layers with torch's default, 1/(3 fan_in)."""
     if bias is None:
         return Law(0.0, "none")
     values = _finite(bias, "bias")
-    largest, square = float(values.abs().max()), float(values.square().mean())
+    largest, count = float(values.abs().max()), len(values)
     if largest == 0:
         return Law(0.0, "all zero")
-    bound = 1 / math.sqrt(fan_in)
-    error = math.sqrt(0.4 * 2 / len(values))
-    if largest <= bound * (1 + 1e-5) and abs(3 * square / bound**2 - 1) < max(_SURE * error, 0.5):
+    if count > 1 and bool((values == values[0]).all()):
+        return Law(0.0, f"all {float(values[0]):.4g}, a shift", float(values[0]))
+
+    # 1. A mean that is not zero shifts all units alike.
+    mean = float(values.mean()) if count >= _FEW else 0.0
+    if mean and abs(mean) <= _NOT_ZERO * float(values.std()) / math.sqrt(count):
+        mean = 0.0
+    if mean:
+        C_b = float(values.var())
+        return Law(C_b, f"measured, ±{100 * math.sqrt(2 / count):.2g} %, with the mean {mean:.4g}", mean)
+
+    # 2. torch's default, uniform within 1/sqrt(fan_in).
+    square, bound = float(values.square().mean()), 1 / math.sqrt(fan_in)
+    error = math.sqrt(0.4 * 2 / count)
+    if largest <= bound * (1 + 1e-5) and abs(3 * square / bound**2 - 1) < 4 * error:
         if wide:
             return Law(0.0, "torch's default, 1/(3 fan_in), which vanishes with the width")
         return Law(bound**2 / 3, "torch's default, 1/(3 fan_in)")
-    relative = math.sqrt(2 / len(values))
+
+    # 3. A deviation that people choose, or the measured one.
+    relative = math.sqrt(2 / count)
     near = min(_ROUND, key=lambda std: abs(square / std**2 - 1))
-    if len(values) >= 16 and abs(square / near**2 - 1) < 2 * relative and largest > math.sqrt(3) * near:
+    if count >= _FEW and abs(square / near**2 - 1) < 2 * relative and largest > math.sqrt(3) * near:
         return Law(near**2, f"normal, std {near:g}")
     return Law(square, f"measured, ±{100 * relative:.2g} %")
 
@@ -163,12 +277,30 @@ class Hyperparameters:
     def __post_init__(self) -> None:
         if isinstance(self.init, str) and self.init != "module":
             raise unknown_name("`init`", self.init, ("module",))
+        if not isinstance(self.init, str | Mapping):
+            raise InputError(f'`init` must be "module" or {{pattern: (C_W, C_b)}}, not {self.init!r}.')
         if isinstance(self.rates, str) and self.rates not in ("ntk", "standard"):
             raise unknown_name("`rates`", self.rates, ("ntk", "standard"))
+        if not isinstance(self.rates, str | Mapping):
+            is_number = isinstance(self.rates, Real) and not isinstance(self.rates, bool)
+            if not is_number or not 0 <= float(self.rates) < math.inf:
+                raise InputError(
+                    f'`rates` must be "ntk", "standard", one finite rate of 0 or more, or '
+                    f"{{pattern: (lambda_W, lambda_b)}}, not {self.rates!r}."
+                )
         for name in ("init", "rates"):
             if isinstance(value := getattr(self, name), Mapping):
                 for pattern, pair in value.items():
                     _check_pair(name, pattern, pair)
+
+    def laws(
+        self, module: str, weight: Callable[[], Law], bias: Callable[[], Law] | None = None
+    ) -> tuple[Law, Law | None]:
+        """The laws that ``init`` gives to a module; where no pattern matches, those that its numbers show."""
+        found = best_match(self.init, module) if isinstance(self.init, Mapping) else None
+        if found is None:
+            return weight(), bias and bias()
+        return Law(found[0], "given"), bias and Law(found[1], "given")
 
     def read(
         self,
@@ -180,9 +312,7 @@ class Hyperparameters:
         trained: tuple[bool, bool] = (False, False),
         note: str = "",
     ) -> dict[str, float]:
-        """C_W, C_b and the rates of an operation, from ``init`` where a pattern matches; a line of the reading."""
-        if isinstance(self.init, Mapping) and (found := best_match(self.init, module)) is not None:
-            weight, bias, note = Law(found[0], "given"), bias and Law(found[1], "given"), ""
+        """C_W, C_b and the rates of an operation, and a line of the reading."""
         C_W, C_b = weight.C, 0.0 if bias is None else bias.C
         rates = self.learning_rates(module, fan_in, C_W, C_b, trained)
         known = f"weight: {weight.how}" + ("" if bias is None else f"; bias: {bias.how}") + note

@@ -8,8 +8,8 @@ and join atoms; an operation without a rule is refused by name.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from foretrain.compare.infinite_width.graph import ADVICE, Captured, operation_name, refusal
-from foretrain.compare.infinite_width.laws import Hyperparameters
+from foretrain.compare.infinite_width.laws import Drawn, Fans, Hyperparameters
 from foretrain.compare.infinite_width.parallel import applications
 from foretrain.empirical.models.arguments import Batch, leaves, mapped
 from foretrain.support.errors import InputError, NotSupportedError
@@ -28,6 +28,7 @@ from foretrain.theory.layers.linear_maps import LinearMap
 from foretrain.theory.layers.normalisation import Normalised
 
 Node = torch.fx.Node
+_FAR = 1e9  # times the width that was looked at: as good as infinite
 THEORYS_ADVICE = ". Measure it with ft.ensemble."
 Kind = Literal["batch", "channel", "unit", "position"]
 
@@ -307,7 +308,7 @@ def _in_order(node: Node, args: Any, kwargs: Any) -> list[Any]:
 
 def _checked_end(value: Value, wide: WideAxes) -> Value:
     """The output, whose channels are few unless a factory says otherwise; no norm or trained gain may be its end."""
-    few = wide.grows is None or any(atom.kind == "unit" for atom in value.atoms)
+    few = wide.drawn_at is None or any(atom.kind == "unit" for atom in value.atoms)
     last = [value.signal.field]
     if few and last[0].gains:
         raise InputError(
@@ -327,21 +328,44 @@ def _checked_end(value: Value, wide: WideAxes) -> Value:
 
 @dataclass(frozen=True)
 class WideAxes:
-    """What a factory tells: which axes of parameters grow with the width, and the parameters of several draws."""
+    """What a factory tells: the sizes of parameters at several widths, and their numbers in several draws."""
 
-    grows: dict[str, tuple[bool, ...]] | None = None
-    drawn: dict[str, list[Tensor]] = field(default_factory=dict)
+    widths: tuple[int, int] = (1, 1)  # the wider first
+    drawn_at: Mapping[str, tuple[Sequence[Tensor], Sequence[Tensor]]] | None = None  # by width
+    grown: frozenset[str] = frozenset()  # other numbers that grow, such as the groups of norms
 
-    def draws(self, parameter: Parameter) -> Tensor:
-        """The numbers of a parameter, of all draws one after another."""
-        return torch.cat([one.flatten() for one in self.drawn.get(parameter.name, [parameter.tensor])])
+    def draws(self, parameter: Parameter, narrow: bool = False) -> Tensor:
+        """The numbers of a parameter, of all draws at a width one after another."""
+        every = (self.drawn_at or {}).get(parameter.name)
+        return parameter.tensor if every is None else torch.cat([one.flatten() for one in every[narrow]])
+
+    def drawn(self, parameter: Parameter, fans: tuple[float, float], axes: tuple[int, int]) -> Drawn:
+        """The numbers of a weight with these fans, along these axes, and how fans grow with the width."""
+        sizes = [self._sizes(parameter, axis) for axis in axes]
+        if sizes[0] is None or sizes[1] is None:
+            return Drawn((parameter.tensor,), (Fans(*fans),), Fans(*fans))
+
+        def at(place: int) -> Fans:
+            fan_in, fan_out = (fan * size[place] / size[0] for fan, size in zip(fans, sizes) if size)
+            return Fans(fan_in, fan_out)
+
+        numbers = self.draws(parameter), self.draws(parameter, narrow=True)
+        return Drawn(numbers, (at(0), at(1)), at(2))
+
+    def _sizes(self, parameter: Parameter, axis: int) -> tuple[float, float, float] | None:
+        """Of an axis of a parameter, which may be transposed: at both widths, and far beyond; None if nobody said."""
+        every, strides = (self.drawn_at or {}).get(parameter.name), parameter.tensor.stride()
+        if every is None or every[0][0].ndim != len(strides):
+            return None
+        axis = 1 - axis if len(strides) == 2 and strides[0] < strides[1] else axis
+        wide, narrow = (some[0].shape[axis] for some in every)
+        more = (wide - narrow) / (self.widths[0] - self.widths[1])
+        return wide, narrow, wide + more * _FAR * self.widths[0]
 
     def __call__(self, parameter: Parameter, axis: int) -> bool | None:
-        """Whether an axis of a parameter, which may be transposed, grows; None if nobody said."""
-        grows, strides = (self.grows or {}).get(parameter.name), parameter.tensor.stride()
-        if grows is None or len(grows) != len(strides):
-            return None
-        return grows[1 - axis if len(strides) == 2 and strides[0] < strides[1] else axis]
+        """Whether an axis of a parameter grows; None if nobody said."""
+        sizes = self._sizes(parameter, axis)
+        return None if sizes is None else sizes[0] != sizes[1]
 
     def channels(self, parameter: Parameter, axis: int, size: int) -> Atom:
         """The channels that an axis of a parameter makes."""

@@ -86,7 +86,7 @@ def _group_norm(reader: Reader, node: Node, args: list[Any]) -> Any:
         raise NotSupportedError("a GroupNorm of concatenated channels")
     if len(value.dims[0]) > 1:
         raise NotSupportedError("a GroupNorm of each of several inputs to which the same weights are applied")
-    if each == 1 or (reader.wide.grows or {}).get(f"{module_of(node)}.num_groups") == (True,):
+    if each == 1 or f"{module_of(node)}.num_groups" in reader.wide.grown:
         return _norm_of_few(reader, node, value, each, (weight, bias), epsilon)
     rates = _norm_rates(reader, node, f"GroupNorm, {groups} groups", weight, bias)
     return Value(value.signal.layer_norm(epsilon=epsilon, over_positions=True, **rates), value.dims)

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from foretrain.compare.infinite_width.laws import weight_law
+from foretrain.compare.infinite_width.laws import table_law
 from foretrain.compare.infinite_width.reader import Atom, Node, Parameter, Reader, Value
 from foretrain.support.errors import NotSupportedError
 from foretrain.theory.layers import Signal, table
@@ -124,7 +124,6 @@ def random_table(reader: Reader, node: Node, parameter: Parameter, positions: li
     """Trained numbers at positions: their variance and rate."""
     reader.use(node, parameter)
     trained = (reader.trains(parameter), False)
-    law = reader.hyperparameters.read(
-        parameter.name, "table", 1, weight_law(parameter.tensor, 1, 1), None, trained
-    )
+    own, _ = reader.hyperparameters.laws(parameter.name, lambda: table_law(parameter.name, parameter.tensor))
+    law = reader.hyperparameters.read(parameter.name, "table", 1, own, None, trained)
     return table(positions, variance=law["C_W"], rate=law["lambda_W"])

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from foretrain.compare.infinite_width.graph import module_of, operation_name
-from foretrain.compare.infinite_width.laws import bias_law, weight_law
+from foretrain.compare.infinite_width.laws import bias_law, table_law, weight_law
 from foretrain.compare.infinite_width.operations.position_maps import over_positions
 from foretrain.compare.infinite_width.operations.shared import (
     TOKEN_MIXING,
@@ -47,16 +47,28 @@ def _law(
     fan_out: int,
     matrix: tuple[int, int] | None,
     wide: bool,
-) -> dict[str, Any]:
-    """C_W, C_b and the rates of a layer, and its line in the reading."""
+    axes: tuple[int, int] = (1, 0),
+) -> tuple[dict[str, Any], float]:
+    """C_W, C_b and the rates of a layer, the mean of its biases, and its line in the reading.
+
+    ``axes``: of the weight, that of its inputs and that of its outputs.
+    """
     reader.use(node, weight)
     reader.use(node, bias)
-    own = weight_law(weight.tensor, fan_in, fan_out, matrix, reader.wide.draws(weight))
-    shift = None if bias is None else bias_law(reader.wide.draws(bias), fan_in, wide)
+    own, shift = reader.hyperparameters.laws(
+        module_of(node),
+        lambda: weight_law(
+            module_of(node) or weight.name,
+            weight.tensor,
+            reader.wide.drawn(weight, (fan_in, fan_out), axes),
+            matrix,
+        ),
+        None if bias is None else lambda: bias_law(reader.wide.draws(bias), fan_in, wide),
+    )
     note = f"; uniform weights are Gaussian at no width here, which changes results by about 1/{fan_in}"
     if reader.streams > 1:
         taken_for += f", of {reader.streams} inputs"
-    return reader.hyperparameters.read(
+    law = reader.hyperparameters.read(
         module_of(node),
         taken_for,
         fan_in,
@@ -65,6 +77,7 @@ def _law(
         (reader.trains(weight), reader.trains(bias)),
         note if not wide and "uniform" in own.how else "",
     )
+    return law, 0.0 if shift is None else shift.mean
 
 
 @rule("linear")
@@ -87,7 +100,7 @@ def linear(reader: Reader, node: Node, given: Any, weight: Any, bias: Any) -> Va
         )
     out, fan_in = weight.tensor.shape
     here = value.positions_in(len(value.dims) - 1)
-    law = _law(
+    law, shift = _law(
         reader,
         node,
         "flatten and linear" if any(value.signal.positions[k] > 1 for k in here) else "linear",
@@ -102,7 +115,9 @@ def linear(reader: Reader, node: Node, given: Any, weight: Any, bias: Any) -> Va
     for axis in here:
         axes[axis] = windows.flattened(value.signal.positions[axis])
     signal = value.signal.mapped(axes, removed=here, name=module_of(node) or "linear", **law)
-    return Value(signal, (*value.dims[:-1], (reader.wide.channels(weight, 0, out),)))
+    return Value(
+        signal + shift if shift else signal, (*value.dims[:-1], (reader.wide.channels(weight, 0, out),))
+    )
 
 
 @rule("addmm")
@@ -185,7 +200,7 @@ def _convolution(reader: Reader, node: Node, args: list[Any]) -> Any:
     kind = "transposed convolution" if transposed else "convolution"
     if few:
         kind = "depthwise convolution" if channels == 1 else f"convolution, groups of {channels} channels"
-    law = _law(
+    law, shift = _law(
         reader,
         node,
         kind + (f", {groups} groups" if groups > 1 and not few else ""),
@@ -195,6 +210,7 @@ def _convolution(reader: Reader, node: Node, args: list[Any]) -> Any:
         fan_out=out // groups * math.prod(kernel),
         matrix=None if transposed else (out, fan_in),
         wide=not first and not few and reader.wide(weight, 0 if transposed else 1) is not False,
+        axes=(0, 1) if transposed else (1, 0),
     )
 
     # 3. The map of each axis.
@@ -213,7 +229,8 @@ def _convolution(reader: Reader, node: Node, args: list[Any]) -> Any:
 
     def made(signal: Signal) -> Signal:
         name = module_of(node) or kind
-        return signal.mapped([*maps, *taps], removed=flat, group=group, name=name, **law)
+        mapped = signal.mapped([*maps, *taps], removed=flat, group=group, name=name, **law)
+        return mapped + shift if shift else mapped
 
     # 4. Groups of channels with different laws go on apart.
     parts = [value.signal]
@@ -235,7 +252,10 @@ def _embedding(reader: Reader, node: Node, args: list[Any]) -> Any:
     reader.use(node, weight)
     rows = weight.tensor if padding < 0 else weight.tensor[torch.arange(len(weight.tensor)) != padding]
     trained = (reader.trains(weight), False)
-    law = reader.hyperparameters.read(module_of(node), "embedding", 1, weight_law(rows, 1, 1), None, trained)
+    own, _ = reader.hyperparameters.laws(
+        module_of(node), lambda: table_law(module_of(node) or weight.name, rows)
+    )
+    law = reader.hyperparameters.read(module_of(node), "embedding", 1, own, None, trained)
     if isinstance(indices, Tensor):  # the same rows for all inputs, such as numbered positions
         dims: Dims = tuple((Atom("position", n),) for n in indices.shape)
         numbers = indices.cpu().numpy()[None].repeat(reader.batch, axis=0)
