@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference_integrals import SMOOTH, check, pair, random_covariance, sines, size
 
-from foretrain.gaussian import expectation, expectations_at, factor, products_at, z
+from foretrain.gaussian import expectation, expectations_at, factor, gram, products_at, z
 from foretrain.gaussian.factors import Factor
 from foretrain.gaussian.quadrature import Stack
 from foretrain.support.errors import InputError
@@ -94,9 +94,14 @@ class TestSeveralProducts:
         products_at([([s] * 4, rows), ([s, s, slope, slope], rows), ([slope] * 4, rows)], K5)
         assert computed == [(1, 8)]
 
-    def test_refuses_different_numbers_of_slots(self) -> None:
-        with pytest.raises(InputError, match="same number of slots"):
-            products_at([(["tanh"], [[0]]), (["tanh"] * 2, [[0, 1]])], K5)
+    def test_products_of_fewer_factors_have_ones(self) -> None:
+        requests = [(["tanh"] * 4, [[0, 1, 2, 3]]), (["tanh"] * 2, [[0, 1], [4, 4]]), ([("tanh", 1)], [[2]])]
+        four, two, alone = products_at(requests, K5, tolerance=1e-10)
+        assert float(four.value[0]) == pytest.approx(float(expectation(["tanh"] * 4, K5[:4, :4])), abs=1e-8)
+        assert two.value == pytest.approx(gram("tanh", K5).value[[0, 4], [1, 4]], abs=1e-10)
+        assert float(alone.value[0]) == pytest.approx(
+            float(expectation([("tanh", 1)], K5[2:3, 2:3])), abs=1e-12
+        )
 
 
 class TestShapesAndWork:

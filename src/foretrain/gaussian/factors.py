@@ -75,6 +75,16 @@ class Factor:
     terms: tuple[Term, ...] = ()
     polynomial: tuple[float, ...] = (1.0,)
 
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.terms, self.polynomial))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Factor, (self.terms, self.polynomial)  # a hash is good for one process only
+
     def __call__(self, z: Any) -> NDArray[Any]:
         """The pointwise value; delta functions are not in it (see ``deltas``)."""
         z = np.asarray(z)

@@ -108,7 +108,7 @@ def second_moments(f: Factor, variance: Array, tolerance: float = 1e-12) -> Arra
         return np.asarray(own_values(*closed, variance))
     stack = Stack(variance[:, None, None], np.zeros((len(variance), 1)), tolerance)
     value, error = stack.total([f * f])
-    stack.warn_if_short([f * f], value, error)
+    stack.warn_if_short(((f * f,),), value[None], error[None])
     return value
 
 
@@ -300,7 +300,7 @@ class AllPairs:
             K = stack_pairs(self.variance[i], self.variance[j + self.first_column], self.K[i, j])
             stack = Stack(K, np.zeros((len(i), 2)), self.tolerance)
             value[~same], error[~same] = stack.total([f, g])
-            stack.warn_if_short([f, g], value[~same], error[~same])
+            stack.warn_if_short(((f, g),), value[None, ~same], error[None, ~same])
         return value, error
 
     def _by_series(self, f: Factor, g: Factor, known: dict[Factor, mehler.Series]) -> Expectation:

@@ -5,20 +5,27 @@ Closed forms come first, and delta functions are taken out exactly; what is left
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
-from typing import Any
+from functools import cached_property, lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from foretrain.gaussian.closed_forms import Closed, closed_form
 from foretrain.gaussian.covariance import Staircase, condition, staircase
-from foretrain.gaussian.factors import Delta, Factor
+from foretrain.gaussian.factors import Delta, Factor, values_of
 from foretrain.gaussian.grids import grid_expectation
 from foretrain.gaussian.lattice import first_steps, lattice_expectation
-from foretrain.gaussian.panels import Piecewise, SmoothedFactor, line_expectation, nested_expectation
+from foretrain.gaussian.panels import (
+    Piecewise,
+    SmoothedFactor,
+    line_expectation,
+    nested_expectation,
+    panel_rule,
+    regular_edges,
+)
 from foretrain.support.errors import NotSupportedError
 from foretrain.support.user_warnings import warn_user
 
@@ -28,18 +35,47 @@ Indices = NDArray[np.intp]
 TINY = 1e-300
 _TABLE_RADIUS = 12.0
 
+Products = tuple[tuple[Factor, ...], ...]
+"""Products of the same number of factors, one for each input."""
 
-def sizes_of(f: Factor, variance: Array, mean: Array, tolerance: float) -> Array:
-    """sqrt(<f^2>) at variances and means of any one shape: errors of products are relative to theirs."""
-    pairs = np.stack([variance.ravel(), mean.ravel()], axis=1)
-    distinct, where = np.unique(pairs, axis=0, return_inverse=True)
-    spreads, centres = distinct.T
-    # <f^2> to a few digits: it only sets the scale.
-    loose, squared, moving = max(tolerance, 1e-6), f * f, spreads > TINY
-    square = squared.mean_value(centres)
-    if moving.any() and not f.is_constant:
-        square[moving] = line(squared, centres[moving], np.sqrt(spreads[moving]), loose)[0]
-    return np.asarray(np.sqrt(np.maximum(square, 0.0))[where.ravel()].reshape(variance.shape))
+
+def sizes_of(factors: Sequence[Factor], variance: Array, mean: Array) -> Array:
+    """sqrt(<f^2>) of every factor at variances and means of any one shape: (factors, ...).
+
+    To a few digits, since it only sets the scale that errors of products are relative to.
+    """
+    distinct, where = np.unique(variance.ravel() + 1j * mean.ravel(), return_inverse=True)
+    values, weights = _on_panels(factors, distinct.imag, np.sqrt(np.maximum(distinct.real, 0.0)), 12.0, 8)
+    sizes = np.sqrt(np.einsum("fbm,fbm,bm->fb", values, values, weights))
+    return np.asarray(sizes[:, where.ravel()].reshape(-1, *variance.shape))
+
+
+def lines(factors: Sequence[Factor], mean: Array, deviation: Array, scale: Array) -> tuple[Array, Array]:
+    """``E f(mean + deviation x)`` of many functions (F, B) of one input each to all digits, on the same points.
+
+    The finer rule also reaches farther: the difference counts what the coarser one cuts off.
+    """
+    fine, coarse = (
+        np.einsum("fbm,bm->fb", values, weights)
+        for values, weights in (
+            _on_panels(factors, mean, deviation, *rule) for rule in ((12.5, 16), (11.0, 13))
+        )
+    )
+    return fine, np.abs(fine - coarse) + 4e-15 * np.maximum(np.abs(fine), scale)
+
+
+def _on_panels(
+    factors: Sequence[Factor], mean: Array, deviation: Array, radius: float, nodes: int
+) -> tuple[Array, Array]:
+    """Values (F, B, M) of factors at mean + deviation x on panels that end at kinks, and the weights (B, M)."""
+    strip = min(f.strip for f in factors)
+    base = regular_edges(strip / max(float(deviation.max(initial=0.0)), TINY), radius)
+    kinks = np.array(sorted({location for f in factors for location in f.kinks}))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        breaks = np.nan_to_num(np.clip((kinks - mean[:, None]) / deviation[:, None], -radius, radius))
+    edges = np.concatenate([np.broadcast_to(base, (len(deviation), len(base))), breaks], axis=1)
+    x, weights = panel_rule(np.sort(edges, axis=1), nodes)
+    return values_of(factors, mean[:, None] + deviation[:, None] * x), weights
 
 
 def line(f: Factor, mean: Array, deviation: Array, tolerance: float) -> tuple[Array, Array]:
@@ -62,11 +98,6 @@ def _sizes(f: Factor, mean: Array, deviation: Array) -> Array:
     """The size of f within about a deviation: enough to be relative to."""
     points = mean[:, None] + deviation[:, None] * np.array([-1.0, 0.3, 1.0])
     return np.asarray(np.maximum(np.abs(f(points)).max(axis=1), TINY))
-
-
-def are_smooth(factors: Sequence[Factor]) -> bool:
-    """Whether every factor varies and has no kinks."""
-    return not any(f.kinks or f.is_constant for f in factors)
 
 
 def integrate(
@@ -125,34 +156,79 @@ WIDEST = 1e4
 """The largest variance that quadrature takes on."""
 
 
+class Sorted(NamedTuple):
+    """Products seen together: what they consist of, and by which rules they go."""
+
+    factors: tuple[Factor, ...]
+    which: Indices  # (P, n), places in ``factors``
+    kinds: list[tuple[Factor, ...]]  # the factors that occur at every input
+    own: Indices  # (P, n), places in ``kinds``
+    smooth: list[int]  # products of factors that vary and have no kinks
+    closed: list[int]  # those of them that may have a closed form
+    odd: list[int]  # those that vanish by symmetry
+
+
+@lru_cache(maxsize=256)
+def sort(products: Products) -> Sorted:
+    """The products, sorted; kept, since a flow asks for the same at every layer."""
+    factors = dict.fromkeys(f for row in products for f in row)
+    place = {f: k for k, f in enumerate(factors)}
+    which = np.array([[place[f] for f in row] for row in products], dtype=np.intp)
+    columns = [np.unique(column, return_inverse=True) for column in which.T]
+    known = list(factors)
+    smooth = [k for k, row in enumerate(products) if not any(f.kinks or f.is_constant for f in row)]
+    return Sorted(
+        factors=tuple(known),
+        which=which,
+        kinds=[tuple(known[k] for k in kept) for kept, _ in columns],
+        own=np.stack([places for _, places in columns], axis=1),
+        smooth=smooth,
+        closed=[
+            k
+            for k in smooth
+            if all(t.activation.closed_form or t.activation.pieces for f in products[k] for t in f.terms)
+        ],
+        odd=[k for k in smooth if np.prod([f.parity for f in products[k]]) == -1],
+    )
+
+
 class Stack:
     """A stack of Gaussians (K (B, n, n), mean (B, n)) on which products of factors are integrated."""
 
-    def __init__(self, K: Array, mean: Array, tolerance: float) -> None:
+    def __init__(
+        self, K: Array, mean: Array, tolerance: float, sizes: Mapping[Factor, Array] | None = None
+    ) -> None:
         self.K, self.mean, self.tolerance = K, mean, tolerance
         self.rules: set[str] = set()
-        self._sizes: dict[Factor, Array] = {}
+        self._sizes: dict[Factor, Array] = {
+            **(sizes or {})
+        }  # :func:`sizes_of` factors at every input, if known
+        self._scales: dict[Products, Array] = {}
 
-    def totals(self, products: list[list[Factor]]) -> tuple[Array, Array]:
+    def totals(self, products: Products) -> tuple[Array, Array]:
         """The expectations (P, B) of several products, those of smooth factors on the same points."""
-        value, error = np.empty((2, len(products), len(self.K)))
-        moving = (np.diagonal(self.K, axis1=1, axis2=2) > TINY).all(axis=1)
+        value, error = np.zeros((2, len(products), len(self.K)))
+        moving = (self._variance > TINY).all(axis=1)
         if moving.any() and not moving.all():
             for items in (np.flatnonzero(moving), np.flatnonzero(~moving)):
                 part = self._part(items, np.arange(self.K.shape[1]))
                 value[:, items], error[:, items] = part.totals(products)
                 self.rules |= part.rules
             return value, error
-        left = []
-        for k, factors in enumerate(products):
-            if not moving.all() or not are_smooth(factors):
-                value[k], error[k] = self.total(factors)
-            elif (known := self._known(factors)) is not None:
+        kinds = sort(products)
+        left = {*kinds.smooth} if moving.all() else set()
+        if not self.mean.any():
+            left -= {*kinds.odd}
+        for k in left & {*kinds.closed}:
+            known = self._known(products[k])
+            if known is not None:
                 value[k], error[k] = known
-            else:
-                left.append(k)
+                left.remove(k)
+        for k in {*range(len(products))}.difference(kinds.smooth if moving.all() else ()):
+            value[k], error[k] = self.total(list(products[k]))
         if left:
-            value[left], error[left] = self._quadrature([products[k] for k in left])
+            rows = sorted(left)
+            value[rows], error[rows] = self._quadrature(tuple(products[k] for k in rows))
         return value, error
 
     def total(self, factors: list[Factor]) -> tuple[Array, Array]:
@@ -223,7 +299,7 @@ class Stack:
     def regular(self, factors: list[Factor]) -> tuple[Array, Array]:
         """The expectation of the pointwise product (no delta functions)."""
         value, error = np.zeros(len(self.K)), np.zeros(len(self.K))
-        fixed = (np.diagonal(self.K, axis1=1, axis2=2) <= TINY) | np.array([f.is_constant for f in factors])
+        fixed = (self._variance <= TINY) | np.array([f.is_constant for f in factors])
         for pattern, items in _groups(fixed):
             weight = np.ones(len(items))
             for i in np.flatnonzero(pattern):
@@ -239,7 +315,7 @@ class Stack:
         part = self if whole else self._part(items, rows)
         known = part._known(factors)
         if known is None:
-            value, error = part._quadrature([factors])
+            value, error = part._quadrature((tuple(factors),))
             known = Closed(value[0], error[0])
         self.rules |= part.rules
         return known
@@ -248,7 +324,7 @@ class Stack:
         """Some of the Gaussians, for some of their inputs."""
         return Stack(self.K[np.ix_(items, rows, rows)], self.mean[np.ix_(items, rows)], self.tolerance)
 
-    def _known(self, factors: list[Factor]) -> Closed | None:
+    def _known(self, factors: Sequence[Factor]) -> Closed | None:
         """What needs no quadrature: zero by symmetry, or a closed form."""
         if not self.mean.any() and np.prod([f.parity for f in factors]) == -1:
             return Closed(np.zeros(len(self.K)), np.zeros(len(self.K)))
@@ -257,24 +333,27 @@ class Stack:
             self.rules.add("closed form")
         return closed
 
-    def _quadrature(self, products: list[list[Factor]]) -> tuple[Array, Array]:
+    def _quadrature(self, products: Products) -> tuple[Array, Array]:
         """Values and errors (P, B): smooth ones on shared grids, the rest, and what those miss, one by one."""
-        if np.diagonal(self.K, axis1=1, axis2=2).max(initial=0.0) > WIDEST:
+        if self._variance.max(initial=0.0) > WIDEST:
             raise too_wide(products[0])
-        scale = np.stack([self.scale(factors) for factors in products])
+        scale = self.scales(products)
         value, error = np.zeros_like(scale), np.where(scale > 0, np.inf, 0.0)
-        if are_smooth(products[0]) and (len(products) > 1 or self.K.shape[1] > 2):
+        if self.K.shape[1] == 1 and len(products) > 1:
+            factors = [f for (f,) in products]
+            value, error = lines(factors, self.mean[:, 0], np.sqrt(self._variance[:, 0]), scale)
+            self.rules.add("panels")
+        elif sort(products).smooth and (len(products) > 1 or self.K.shape[1] > 2):
             alive = np.flatnonzero((scale > 0).all(axis=0))
             value[:, alive], error[:, alive] = self._on_grids(products, alive, scale[:, alive])
-        for k, factors in enumerate(products):
+        for k in np.flatnonzero((error > self.tolerance * scale).any(axis=1)):
             missed = np.flatnonzero(error[k] > self.tolerance * scale[k])
-            value[k, missed], error[k, missed] = self._one_by_one(factors, missed, scale[k, missed])
+            value[k, missed], error[k, missed] = self._one_by_one(products[k], missed, scale[k, missed])
         return value, error
 
-    def _on_grids(self, products: list[list[Factor]], items: Indices, scale: Array) -> tuple[Array, Array]:
+    def _on_grids(self, products: Products, items: Indices, scale: Array) -> tuple[Array, Array]:
         """Products of smooth factors: items whose inputs have the same factors in pivoted order share grids."""
-        kinds = [tuple(dict.fromkeys(column)) for column in zip(*products, strict=True)]
-        which = np.array([[kinds[i].index(f) for i, f in enumerate(factors)] for factors in products])
+        kinds, which = sort(products).kinds, sort(products).own
         value, error = np.empty_like(scale), np.empty_like(scale)
         order = self._staircase.order[items]
         of_kind = np.array([kinds.index(options) for options in kinds])[order]
@@ -295,7 +374,7 @@ class Stack:
             self.rules.add("grids")
         return value, error
 
-    def _one_by_one(self, factors: list[Factor], items: Indices, scale: Array) -> tuple[Array, Array]:
+    def _one_by_one(self, factors: Sequence[Factor], items: Indices, scale: Array) -> tuple[Array, Array]:
         """One product, by the rule for its factors."""
         value, error = np.zeros(len(items)), np.zeros(len(items))
         order, rank = self._staircase.order[items], self._staircase.rank[items]
@@ -311,37 +390,45 @@ class Stack:
     def _staircase(self) -> Staircase:
         return staircase(self.K)
 
-    def warn_if_short(self, factors: list[Factor], value: Array, error: Array) -> None:
-        """Warn where quadrature missed the tolerance."""
-        finite = np.isfinite(value) & np.isfinite(error)
-        if not self.rules - {"closed form"} or not finite.any():
+    def warn_if_short(
+        self, products: Products, value: Array, error: Array, tolerance: float | None = None
+    ) -> None:
+        """Warn where quadrature (values and errors (P, B)) missed the tolerance."""
+        if not self.rules - {"closed form"}:
             return
         # A delta function has no square to set a scale by; there the value itself does, or one.
-        square = self.scale(factors)
+        square = self.scales(products)
         scale = np.maximum(np.where(square > 0, square, 1.0), np.abs(value))
-        relative = float((error / scale)[finite].max())
-        if relative > 1.5 * self.tolerance:
+        with np.errstate(invalid="ignore"):
+            relative = np.where(np.isfinite(value) & np.isfinite(error), error / scale, 0.0).max(axis=1)
+        for k in np.flatnonzero(relative > 1.5 * (tolerance or self.tolerance)):
             warn_user(
-                f"the expectation of {factors} reached only a relative error of {relative:.1e}; "
+                f"the expectation of {[*products[k]]} reached only a relative error of {relative[k]:.1e}; "
                 "the estimate is returned with it."
             )
 
-    def scale(self, factors: list[Factor]) -> Array:
-        """sqrt(prod <f_i^2>), to which errors are relative."""
-        return np.asarray(np.prod([self._size(f)[:, i] for i, f in enumerate(factors)], axis=0))
+    def scales(self, products: Products) -> Array:
+        """sqrt(prod <f_i^2>) of every product (P, B), to which errors are relative."""
+        if products not in self._scales:
+            known = sort(products)
+            missing = [f for f in known.factors if f not in self._sizes]
+            if missing:
+                self._sizes |= zip(missing, sizes_of(missing, self._variance, self.mean), strict=True)
+            sizes = np.stack([self._sizes[f] for f in known.factors])
+            parts = [sizes[column, :, i] for i, column in enumerate(known.which.T)]
+            self._scales[products] = np.prod(parts, axis=0)
+        return self._scales[products]
 
-    def _size(self, f: Factor) -> Array:
-        """sqrt(<f^2>) at every input (B, n)."""
-        if f not in self._sizes:
-            variance = np.diagonal(self.K, axis1=1, axis2=2)
-            self._sizes[f] = sizes_of(f, variance, self.mean, self.tolerance)
-        return self._sizes[f]
+    @cached_property
+    def _variance(self) -> Array:
+        """(B, n)."""
+        return np.diagonal(self.K, axis1=1, axis2=2)
 
 
-def too_wide(factors: list[Factor]) -> NotSupportedError:
+def too_wide(factors: Sequence[Factor]) -> NotSupportedError:
     """The refusal of a variance that no rule resolves."""
     return NotSupportedError(
-        f"{factors} has no closed form, and no rule resolves variances above {WIDEST:g}: rescale the inputs."
+        f"{[*factors]} has no closed form, and no rule resolves variances above {WIDEST:g}: rescale the inputs."
     )
 
 

@@ -101,7 +101,8 @@ class PairExpectations:
     def derivative(self, order: int) -> Factor:
         """The derivative of the activation as it stands in the forward equation."""
         found = factor(self.activation, order)
-        return found.pointwise() if order == 2 and self.kinks == "almost_everywhere" else found
+        pointwise = order == 2 and self.kinks == "almost_everywhere" and bool(found.kinks)
+        return found.pointwise() if pointwise else found
 
     @property
     def product_tolerance(self) -> float | None:
@@ -240,63 +241,58 @@ class PairExpectations:
 
     def fourfold(self, first: int = 0, second: int = 0) -> Array:
         """<s_a s_b t_c t_d>, s and t derivatives of these orders of sigma, on pairs of pairs: (P, P)."""
-        self.find_fourfold([(first, second)])
+        self.find_together(fourfold=[(first, second)])
         return self._fourfold[first, second]
-
-    def find_fourfold(self, orders: Iterable[tuple[int, int]]) -> None:
-        """All of these :meth:`fourfold` at once, which costs little more than one, or from tables that hold them."""
-        missing = [two for two in orders if two not in self._fourfold]
-        a, b = self.pairs.first, self.pairs.second
-        found = {}
-        for low, high in {(min(two), max(two)) for two in missing}:
-            table = self._tables.get((high, high, low, low))
-            if table is not None:
-                found[high, low] = table[a[:, None], b[:, None], a, b]
-        left = [two for two in missing if two not in found and two[::-1] not in found]
-        if left:
-            quadruples = quadruples_between(self.pairs, self.pairs)
-            found |= self.products({(i, j): ((i, i, j, j), quadruples) for i, j in left})
-        for (first, second), value in found.items():
-            self._fourfold[first, second], self._fourfold[second, first] = value, value.T
 
     def table(self, orders: Orders) -> Array:
         """<s_a s_b s_c s_d> with derivatives of these orders, for all inputs: (N, N, N, N)."""
-        self.find_tables([orders])
+        self.find_together(tables=[orders])
         return self._tables[orders]
 
     def has_table(self, orders: Orders) -> bool:
-        """Whether :meth:`find_tables` was asked for it."""
+        """Whether :meth:`find_together` was asked for it."""
         return orders in self._tables
 
-    def find_tables(self, wanted: Iterable[Orders]) -> None:
-        """All of these :meth:`table` at once, which costs little more than one."""
-        missing = [orders for orders in wanted if orders not in self._tables]
-        every = np.stack(np.meshgrid(*[np.arange(len(self.K))] * 4, indexing="ij"), axis=-1)
-        self._tables |= self.products({orders: (orders, every) for orders in missing})
+    def find_together(
+        self,
+        *,
+        fourfold: Iterable[tuple[int, int]] = (),
+        tables: Iterable[Orders] = (),
+        pairs: Iterable[tuple[int, int]] = (),
+    ) -> None:
+        """All of these :meth:`fourfold`, :meth:`table` and :meth:`of` at once, which costs little more than one."""
+        tables = [orders for orders in tables if orders not in self._tables]
+        fourfold = {(max(two), min(two)) for two in fourfold if two not in self._fourfold}
+        factors = {two: (factor(self.activation, two[0]), factor(self.activation, two[1])) for two in pairs}
+        pairs = [two for two, both in factors.items() if both not in self._found]
+        between = quadruples_between(self.pairs, self.pairs)
+        requests: dict[tuple[str, tuple[int, ...]], tuple[tuple[int, ...], Indices]] = {
+            **{("table", orders): (orders, self._every(4)) for orders in tables},
+            **{("fourfold", (i, j)): ((i, i, j, j), between) for i, j in sorted(fourfold)},
+            **{("pair", orders): (orders, self._every(2)) for orders in pairs},
+        }
+        found = self.products(requests)
+        self._tables |= {orders: found["table", orders] for orders in tables}
+        for i, j in fourfold:
+            value = found["fourfold", (i, j)]
+            self._fourfold[i, j], self._fourfold[j, i] = value, value.T
+        for orders in pairs:
+            (first, second), value = factors[orders], found["pair", orders]
+            self._found[first, second], self._found[second, first] = value, value.T
 
-    def products(self, requests: Mapping[KeyT, tuple[Orders, Indices]]) -> dict[KeyT, Array]:
-        """Products of four at index sets (..., 4), sharing their integrals."""
+    def _every(self, legs: int) -> Indices:
+        """All index sets (N, ..., N, legs)."""
+        return np.stack(np.meshgrid(*[np.arange(len(self.K))] * legs, indexing="ij"), axis=-1)
+
+    def products(self, requests: Mapping[KeyT, tuple[tuple[int, ...], Indices]]) -> dict[KeyT, Array]:
+        """Products of derivatives of these orders at index sets (..., up to 4), sharing their integrals."""
         if not requests:
             return {}
         # Those with second derivatives are taken at the first copies.
         places = {k: self.twins[legs] if 2 in orders else legs for k, (orders, legs) in requests.items()}
         asked = [([self.derivative(k) for k in orders], places[key]) for key, (orders, _) in requests.items()]
         found = products_at(asked, self.K, tolerance=self.product_tolerance)
-        values = {}
-        for (key, legs), (factors, _), item in zip(places.items(), asked, found, strict=True):
-            values[key] = np.asarray(item.value)
-            # Entries of one input alone are one-dimensional integrals: to all digits what one input would give.
-            alone = (legs == legs[..., :1]).all(axis=-1)
-            if alone.any():
-                first, second, third, fourth = factors
-                inputs, where = np.unique(legs[alone][:, 0], return_inverse=True)
-                variance, tolerance = (
-                    self.K.diagonal()[inputs, None, None],
-                    min(self.tolerance, _ONE_DIMENSION),
-                )
-                exact = expectation([first * second * third * fourth], variance, tolerance=tolerance)
-                values[key][alone] = np.asarray(exact.value)[where]
-        return values
+        return {key: np.asarray(item.value) for key, item in zip(requests, found, strict=True)}
 
 
 @dataclass(frozen=True)

@@ -279,6 +279,8 @@ class JointCovariance:
         Its rows and columns are all pairs of a set for order 0, and those with a tangent kernel for order 1.
         """
         left, right = (Side(layer, step, p, t) for p, t in zip(self.pairs, self._tangents, strict=True))
+        if self.pairs[0] is self.pairs[1] and self._tangents[0] == self._tangents[1]:
+            right = left  # what one has found the other need not
         orders = [(0,) if tangents == _NONE else (0, 1) for tangents in self._tangents]
         moments = _joined([_joined([covariance(i, j) for j in orders[1]], -1) for i in orders[0]], -2)
         fresh = _on_both_sides(left.weigh, right.weigh, moments)

@@ -57,6 +57,11 @@ class FullTensors:
         self._on_pairs = {*PRODUCTS_ON_PAIRS} & needed
         self._joint = JointCovariance(pairs, pairs, self._on_pairs, slice(None))
         self._ruled = {name: np.zeros((pairs.size,) * 4) for name in RULES if name in needed}
+        # Pairs of derivatives in the responses that carry the tensors on, from the second layer on.
+        self._responses = [(1, 1), (2, 0)]
+        if needed - {"V", "F", "B", "P", "U"}:
+            self._responses += [(3, 1), (2, 2)]
+        self._fluctuates = False
 
     def now(self) -> dict[str, Array]:
         """All with four input indices."""
@@ -65,13 +70,14 @@ class FullTensors:
 
     def step(self, old: PairExpectations, step: Step) -> None:
         """All tensors of the next layer from those of the old one."""
-        # All products of four at once: on pairs of pairs if all are <s s t t>, else for all inputs.
+        # All products at once; of four on pairs of pairs if all are <s s t t>, else for all inputs.
         on_pairs: set[tuple[int, int]] = set().union(*(PRODUCTS_ON_PAIRS[name] for name in self._on_pairs))
         ruled = {_descending(orders) for name in self._ruled for orders in needs(name).products}
         of_pairs = {(low, high) for high, second, low, last in ruled if high == second and low == last}
-        if len(of_pairs) < len(ruled):
-            old.find_tables(sorted(ruled | {(high, high, low, low) for low, high in on_pairs}))
-        old.find_fourfold(sorted(on_pairs | of_pairs))
+        tables = sorted(ruled) if len(of_pairs) < len(ruled) else ()
+        pairs = self._responses if old.activation.is_smooth and self._fluctuates else ()
+        old.find_together(fourfold=sorted(on_pairs | of_pairs), tables=tables, pairs=pairs)
+        self._fluctuates = True
         if self._ruled:
             self._ruled = self._next_ruled(old, step)
         if self._on_pairs:
