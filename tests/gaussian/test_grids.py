@@ -160,7 +160,7 @@ class TestManyAtOnce:
         for order in (0, 1):
             f = [factor("tanh", order)] * 4
             true = Stack(K[None], np.zeros((1, 4)), 1e-10)
-            found, doubt = true._one_by_one(f, np.arange(1), true.scales((tuple(f),))[0])
+            (found,), (doubt,) = true._directly((tuple(f),), np.arange(1), true.scales((tuple(f),)))
             assert abs(value[order] - found) <= error[order] + doubt
 
 

@@ -12,7 +12,7 @@ from reference_integrals import SMOOTH, check, pair, random_covariance, sines, s
 
 from foretrain.gaussian import expectation, expectations_at, factor, gram, products_at, z
 from foretrain.gaussian.factors import Factor
-from foretrain.gaussian.quadrature import Stack
+from foretrain.gaussian.quadrature import Products, Stack
 from foretrain.support.errors import InputError
 
 quick = settings(deadline=None, max_examples=12)
@@ -114,16 +114,16 @@ class TestShapesAndWork:
 
     def test_symmetric_entries_are_computed_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
         computed = []
-        original = Stack.total
+        original = Stack.totals
 
-        def counted(self: Stack, factors: list[Factor]) -> Any:
-            computed.append(len(self.K))
-            return original(self, factors)
+        def counted(self: Stack, products: Products) -> Any:
+            computed.append((len(self.K), len(products)))
+            return original(self, products)
 
-        monkeypatch.setattr(Stack, "total", counted)
+        monkeypatch.setattr(Stack, "totals", counted)
         rows = np.array(list(itertools.permutations([0, 1, 2, 3])))
         found = expectations_at(["relu"] * 4, K5, rows)
-        assert sum(computed) == 1
+        assert computed == [(1, 1)]
         assert np.ptp(found.value) == 0
 
     def test_only_inputs_with_the_same_factor_are_exchanged(self) -> None:

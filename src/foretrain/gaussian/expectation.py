@@ -133,6 +133,19 @@ def expectation(
     return Expectation(value.reshape(shape), error.reshape(shape), rule)
 
 
+def expectations(products: Sequence[Sequence[Factor]], K: Array, tolerance: float) -> Array:
+    """The values (P, B) of several products on a stack of covariances (B, n, n), sharing the work.
+
+    A warning says where the tolerance, relative to sqrt(prod <f_i^2>), was missed.
+    """
+    wanted = tuple(map(tuple, products))
+    stack = Stack(check_covariance(K), np.zeros(K.shape[:2]), tolerance)
+    value, error = stack.totals(wanted) if len(K) else np.empty((2, len(wanted), 0))
+    if len(K):
+        stack.warn_if_short(wanted, value, error)
+    return value
+
+
 def check_tolerance(tolerance: float | None, default: float) -> float:
     """The tolerance asked for, or the default."""
     if tolerance is None:
@@ -349,11 +362,13 @@ def _plan(parts: tuple[tuple[Factor, ...], ...], requests: tuple[bytes, ...]) ->
 def _parts(sets: Indices, products: Products, place: Indices) -> Iterator[_Task]:
     """Sets of inputs and products to be done together, not too many sets at a time.
 
-    Products of smooth factors cost little more together than alone, so that all sets get all of them; others are done
-    where they are needed only.
+    Products without delta functions cost little more together than alone, so that all sets get all of them; others
+    are done where they are needed only.
     """
-    smooth = sort(products).smooth
-    for together in [smooth, *([k] for k in range(len(products)) if k not in smooth)]:
+    kinds = sort(products)
+    shared = {*kinds.smooth, *kinds.kinked} - {*kinds.singular}
+    alone = [[k] for k in range(len(products)) if k not in shared]
+    for together in [kinds.smooth, [k for k in kinds.kinked if k in shared], *alone]:
         members = np.flatnonzero((place[together] >= 0).any(axis=0))
         if members.size:
             for part in np.array_split(members, -(-len(members) // _CHUNK)):

@@ -158,15 +158,10 @@ class Factor:
         """Where the pointwise value, or one of its derivatives, jumps."""
         return tuple(sorted({location for term in self.terms for location in term.kinks}))
 
-    @property
-    def blur(self) -> float:
-        """Width over which kinks are smeared: none."""
-        return 0.0
-
-    @property
-    def reach(self) -> float:
-        """Where it may be evaluated: anywhere."""
-        return math.inf
+    @cached_property
+    def is_singular(self) -> bool:
+        """Whether delta functions are among what it multiplies."""
+        return any(term.is_singular_at(location) for term in self.terms for location in term.kinks)
 
     @cached_property
     def parity(self) -> Literal[-1, 0, 1]:
@@ -269,7 +264,12 @@ def values_of(factors: Sequence[Factor], z: Array) -> Array:
 
 
 def _power(value: NDArray[Any], power: int) -> NDArray[Any]:
-    return value if power == 1 else value * value if power == 2 else np.asarray(value**power)
+    """By products, which for whole powers is many times faster than numpy's power."""
+    if power == 1:
+        return value
+    root = _power(value, power // 2)
+    square: NDArray[Any] = root * root
+    return square * value if power % 2 else square
 
 
 def _sorting_key(term: Term) -> tuple[str, str, int, int]:

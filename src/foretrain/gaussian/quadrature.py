@@ -20,7 +20,8 @@ from foretrain.gaussian.grids import grid_expectation
 from foretrain.gaussian.lattice import first_steps, lattice_expectation
 from foretrain.gaussian.panels import (
     Piecewise,
-    SmoothedFactor,
+    Smoothed,
+    Together,
     line_expectation,
     nested_expectation,
     panel_rule,
@@ -101,31 +102,45 @@ def _sizes(f: Factor, mean: Array, deviation: Array) -> Array:
 
 
 def integrate(
-    factors: list[Factor], lower: Array, mean: Array, scale: Array, tolerance: float
+    kinds: Sequence[tuple[Factor, ...]],
+    which: Indices,
+    lower: Array,
+    mean: Array,
+    scale: Array,
+    tolerance: float,
 ) -> tuple[Array, Array]:
-    """Expectations and errors (B,) of a product at ``z = mean + lower x``, lower (B, n, r), x standard normal.
+    """Expectations and errors (P, B) of products at ``z = mean + lower x``, lower (B, n, r), x standard normal.
 
-    Lattices over the independent variables, or nested panels where there are kinks. The last variable of three or
-    four inputs is integrated into a table first.
+    Product p has factor ``which[p, i]`` of ``kinds[i]`` at input i. Where there are kinks, nested panels; else a
+    lattice over the independent variables, for one product. The last variable of three or four inputs is integrated
+    into tables first.
     """
-    rule = nested_expectation if any(f.kinks for f in factors) else _on_lattice
-    if lower.shape[2] < 3 or lower.shape[2] != len(factors):
-        return rule(factors, lower, mean, scale, tolerance)
-    value, error = np.empty(len(lower)), np.empty(len(lower))
+    functions = [Together(options) for options in kinds]
+    rule = nested_expectation if any(f.kinks for f in functions) else _on_lattice
+    if lower.shape[2] < 3 or lower.shape[2] != len(kinds):
+        return rule(functions, which, lower, mean, scale, tolerance)
+    value, error = np.empty(scale.shape), np.empty(scale.shape)
     for b in range(len(lower)):
         before = float(np.sqrt((lower[b, -1, :-1] ** 2).sum()))
         reach = _TABLE_RADIUS * before + abs(float(mean[b, -1])) + 1e-6
-        last = SmoothedFactor(factors[-1], float(lower[b, -1, -1]), reach, tolerance)
-        item, reduced = slice(b, b + 1), list[Piecewise]([*factors[:-1], last])
-        value[item], error[item] = rule(
-            reduced, lower[item, :, :-1], mean[item], scale[item], tolerance, most_radius=_TABLE_RADIUS
+        last = Smoothed(functions[-1], float(lower[b, -1, -1]), reach, tolerance)
+        item, reduced = slice(b, b + 1), list[Piecewise]([*functions[:-1], last])
+        value[:, item], error[:, item] = rule(
+            reduced,
+            which,
+            lower[item, :, :-1],
+            mean[item],
+            scale[:, item],
+            tolerance,
+            most_radius=_TABLE_RADIUS,
         )
-        error[b] += last.error * scale[b]
+        error[:, b] += last.error * scale[:, b]
     return value, error
 
 
 def _on_lattice(
-    factors: Sequence[Piecewise],
+    functions: Sequence[Piecewise],
+    which: Indices,
     lower: Array,
     mean: Array,
     scale: Array,
@@ -133,23 +148,27 @@ def _on_lattice(
     most_radius: float = 38.0,
 ) -> tuple[Array, Array]:
     # In each variable as fine as the input that varies most with it needs.
-    strips = np.array([f.strip for f in factors])[None, :, None]
+    strips = np.array([f.strip for f in functions])[None, :, None]
     steps = first_steps((strips / np.maximum(np.abs(lower), TINY)).min(axis=1), tolerance)
+    (row,) = which
 
     def integrand(x: Array, items: Indices) -> Array:
-        """The product of the factors at every item and point: (B, Q)."""
+        """The product at every item and point: (B, Q)."""
         result: Array | None = None
-        for i, f in enumerate(factors):
-            row, centre = lower[items, i, :], mean[items, i, None]
-            used = np.flatnonzero(row.any(axis=0))
-            inputs = row[:, used] @ x[:, used].T
-            values = f(inputs + centre if centre.any() else inputs)
+        for i, f in enumerate(functions):
+            weights, centre = lower[items, i, :], mean[items, i, None]
+            used = np.flatnonzero(weights.any(axis=0))
+            inputs = weights[:, used] @ x[:, used].T
+            values = f(inputs + centre if centre.any() else inputs)[row[i]]
             result = values if result is None else np.multiply(result, values, out=result)
         assert result is not None
         return result
 
-    doubtful = any(f.is_unproven for f in factors)
-    return lattice_expectation(integrand, steps, scale, tolerance, verify=doubtful, most_radius=most_radius)
+    doubtful = any(f.is_unproven for f in functions)
+    value, error = lattice_expectation(
+        integrand, steps, scale[0], tolerance, verify=doubtful, most_radius=most_radius
+    )
+    return value[None], error[None]
 
 
 WIDEST = 1e4
@@ -163,9 +182,12 @@ class Sorted(NamedTuple):
     which: Indices  # (P, n), places in ``factors``
     kinds: list[tuple[Factor, ...]]  # the factors that occur at every input
     own: Indices  # (P, n), places in ``kinds``
-    smooth: list[int]  # products of factors that vary and have no kinks
-    closed: list[int]  # those of them that may have a closed form
-    odd: list[int]  # those that vanish by symmetry
+    pointwise: Products  # the same without delta functions
+    smooth: list[int]  # of these, those of factors that vary and have no kinks
+    kinked: list[int]  # those of factors that vary, with kinks
+    singular: list[int]  # those of both that had delta functions
+    closed: list[int]  # those of both that may have a closed form
+    odd: list[int]  # those of both that vanish by symmetry
 
 
 @lru_cache(maxsize=256)
@@ -176,19 +198,23 @@ def sort(products: Products) -> Sorted:
     which = np.array([[place[f] for f in row] for row in products], dtype=np.intp)
     columns = [np.unique(column, return_inverse=True) for column in which.T]
     known = list(factors)
-    smooth = [k for k, row in enumerate(products) if not any(f.kinks or f.is_constant for f in row)]
+    plain = [k for k, row in enumerate(products) if not any(f.is_constant or f.is_infinite for f in row)]
+    kinked = [k for k in plain if any(f.kinks for f in products[k])]
     return Sorted(
         factors=tuple(known),
         which=which,
         kinds=[tuple(known[k] for k in kept) for kept, _ in columns],
         own=np.stack([places for _, places in columns], axis=1),
-        smooth=smooth,
+        pointwise=tuple(tuple(f.pointwise() if f.is_singular else f for f in row) for row in products),
+        smooth=[k for k in plain if k not in kinked],
+        kinked=kinked,
+        singular=[k for k in kinked if any(f.is_singular for f in products[k])],
         closed=[
             k
-            for k in smooth
+            for k in plain
             if all(t.activation.closed_form or t.activation.pieces for f in products[k] for t in f.terms)
         ],
-        odd=[k for k in smooth if np.prod([f.parity for f in products[k]]) == -1],
+        odd=[k for k in plain if np.prod([f.parity for f in products[k]]) == -1],
     )
 
 
@@ -206,7 +232,7 @@ class Stack:
         self._scales: dict[Products, Array] = {}
 
     def totals(self, products: Products) -> tuple[Array, Array]:
-        """The expectations (P, B) of several products, those of smooth factors on the same points."""
+        """The expectations (P, B) of several products, delta functions apart on the same points."""
         value, error = np.zeros((2, len(products), len(self.K)))
         moving = (self._variance > TINY).all(axis=1)
         if moving.any() and not moving.all():
@@ -216,19 +242,23 @@ class Stack:
                 self.rules |= part.rules
             return value, error
         kinds = sort(products)
-        left = {*kinds.smooth} if moving.all() else set()
+        together = {*kinds.smooth, *kinds.kinked} if moving.all() else set()
+        for k in {*range(len(products))} - together:
+            value[k], error[k] = self.total(list(products[k]))
         if not self.mean.any():
-            left -= {*kinds.odd}
-        for k in left & {*kinds.closed}:
-            known = self._known(products[k])
+            together -= {*kinds.odd}
+        for k in together & {*kinds.closed}:
+            known = self._known(kinds.pointwise[k])
             if known is not None:
                 value[k], error[k] = known
-                left.remove(k)
-        for k in {*range(len(products))}.difference(kinds.smooth if moving.all() else ()):
-            value[k], error[k] = self.total(list(products[k]))
-        if left:
-            rows = sorted(left)
-            value[rows], error[rows] = self._quadrature(tuple(products[k] for k in rows))
+                together.remove(k)
+        for group in (kinds.smooth, kinds.kinked):
+            rows = [k for k in group if k in together]
+            if rows:
+                value[rows], error[rows] = self._quadrature(tuple(kinds.pointwise[k] for k in rows))
+        for k in kinds.singular if moving.all() else ():
+            more, doubt = self._singular(products[k])
+            value[k], error[k] = value[k] + more, error[k] + doubt
         return value, error
 
     def total(self, factors: list[Factor]) -> tuple[Array, Array]:
@@ -239,14 +269,20 @@ class Stack:
                     f"{factors} holds the square of a delta function, whose expectation is infinite."
                 )
             return np.full(len(self.K), np.inf), np.zeros(len(self.K))
+        value, error = self.regular([f.pointwise() if f.is_singular else f for f in factors])
+        more, doubt = self._singular(factors)
+        return value + more, error + doubt
+
+    def _singular(self, factors: Sequence[Factor]) -> tuple[Array, Array]:
+        """What the delta functions of each factor in turn contribute, those of the factors before it taken out."""
+        value, error = np.zeros(len(self.K)), np.zeros(len(self.K))
+        left = list(factors)
         for i, f in enumerate(factors):
-            if f.deltas:
-                value, error = self.total([*factors[:i], f.pointwise(), *factors[i + 1 :]])
-                for delta in f.deltas:
-                    more, doubt = self._with_delta(factors, i, delta)
-                    value, error = value + more, error + doubt
-                return value, error
-        return self.regular(factors)
+            for delta in f.deltas:
+                more, doubt = self._with_delta(left, i, delta)
+                value, error = value + more, error + doubt
+            left[i] = f.pointwise() if f.is_singular else f
+        return value, error
 
     def _with_delta(self, factors: list[Factor], i: int, delta: Delta) -> tuple[Array, Array]:
         """Expectation with factor i replaced by ``delta``; derivatives of delta go by parts to all the rest.
@@ -334,21 +370,28 @@ class Stack:
         return closed
 
     def _quadrature(self, products: Products) -> tuple[Array, Array]:
-        """Values and errors (P, B): smooth ones on shared grids, the rest, and what those miss, one by one."""
+        """Values and errors (P, B) of products that are all smooth, or all kinked.
+
+        Those of smooth factors on shared grids, what these miss one by one; those with kinks on shared panels.
+        """
         if self._variance.max(initial=0.0) > WIDEST:
             raise too_wide(products[0])
         scale = self.scales(products)
         value, error = np.zeros_like(scale), np.where(scale > 0, np.inf, 0.0)
+        kinked = any(f.kinks for f in sort(products).factors)
         if self.K.shape[1] == 1 and len(products) > 1:
             factors = [f for (f,) in products]
             value, error = lines(factors, self.mean[:, 0], np.sqrt(self._variance[:, 0]), scale)
             self.rules.add("panels")
-        elif sort(products).smooth and (len(products) > 1 or self.K.shape[1] > 2):
+        elif not kinked and (len(products) > 1 or self.K.shape[1] > 2):
             alive = np.flatnonzero((scale > 0).all(axis=0))
             value[:, alive], error[:, alive] = self._on_grids(products, alive, scale[:, alive])
-        for k in np.flatnonzero((error > self.tolerance * scale).any(axis=1)):
-            missed = np.flatnonzero(error[k] > self.tolerance * scale[k])
-            value[k, missed], error[k, missed] = self._one_by_one(products[k], missed, scale[k, missed])
+        missed = error > self.tolerance * scale
+        for together in [np.arange(len(products))] if kinked else np.arange(len(products))[:, None]:
+            places = np.ix_(together, np.flatnonzero(missed[together].any(axis=0)))
+            if places[1].size:
+                some = tuple(products[k] for k in together)
+                value[places], error[places] = self._directly(some, places[1][0], scale[places])
         return value, error
 
     def _on_grids(self, products: Products, items: Indices, scale: Array) -> tuple[Array, Array]:
@@ -374,16 +417,22 @@ class Stack:
             self.rules.add("grids")
         return value, error
 
-    def _one_by_one(self, factors: Sequence[Factor], items: Indices, scale: Array) -> tuple[Array, Array]:
-        """One product, by the rule for its factors."""
-        value, error = np.zeros(len(items)), np.zeros(len(items))
+    def _directly(self, products: Products, items: Indices, scale: Array) -> tuple[Array, Array]:
+        """Products with kinks, or one that is smooth, by the rule for their factors."""
+        value, error = np.zeros_like(scale), np.zeros_like(scale)
+        kinds, own = sort(products).kinds, sort(products).own
         order, rank = self._staircase.order[items], self._staircase.rank[items]
+        self.rules.add("panels" if any(f.kinks for f in sort(products).factors) else "lattice")
         for row, places in _groups(np.concatenate([order, rank[:, None]], axis=1)):
-            permuted = [factors[i] for i in row[:-1]]
-            lower = self._staircase.factor[items[places]][:, :, : row[-1]]
-            centre = self.mean[items[places]][:, row[:-1]]
-            self.rules.add("panels" if any(f.kinks for f in permuted) else "lattice")
-            value[places], error[places] = integrate(permuted, lower, centre, scale[places], self.tolerance)
+            inputs, chosen = row[:-1], items[places]
+            value[:, places], error[:, places] = integrate(
+                [kinds[i] for i in inputs],
+                own[:, inputs],
+                self._staircase.factor[chosen][:, :, : row[-1]],
+                self.mean[chosen][:, inputs],
+                scale[:, places],
+                self.tolerance,
+            )
         return value, error
 
     @cached_property

@@ -82,6 +82,7 @@ class PairExpectations:
         self._found: dict[tuple[Factor, Factor], Array] = {}
         self._fourfold: dict[tuple[int, int], Array] = {}
         self._responses: dict[tuple[Pairs, int], Response] = {}
+        self._rows: dict[tuple[object, ...], tuple[Array, Array, Array]] = {}
         self._tables: dict[Orders, Array] = {}
 
     @property
@@ -113,17 +114,21 @@ class PairExpectations:
 
     def of(self, first: int, second: int) -> Array:
         """<sigma^(first)_a sigma^(second)_b> for all a, b: (N, N)."""
-        # Delta functions of dependent inputs may be infinite: such entries are not used (see pairs.Line).
-        with np.errstate(invalid="ignore"):
-            return self.product(factor(self.activation, first), factor(self.activation, second))
+        return self.product(factor(self.activation, first), factor(self.activation, second))
 
     def product(self, first: Factor, second: Factor) -> Array:
         """<f(z_a) g(z_b)> for all a, b: (N, N)."""
         if (first, second) not in self._found:
-            (found,) = cast("list[Expectation]", gram([(first, second)], self.K, tolerance=self.tolerance))
-            value = np.asarray(found.value)
-            self._found[first, second], self._found[second, first] = value, value.T
+            self._find_pairs([(first, second)])
         return self._found[first, second]
+
+    def _find_pairs(self, missing: list[tuple[Factor, Factor]]) -> None:
+        # Delta functions of dependent inputs may be infinite: such entries are not used (see pairs.Line).
+        with np.errstate(invalid="ignore"):
+            found = cast("list[Expectation]", gram(missing, self.K, tolerance=self.tolerance))
+        for (first, second), item in zip(missing, found, strict=True):
+            value = np.asarray(item.value)
+            self._found[first, second], self._found[second, first] = value, value.T
 
     @cached_property
     def pairs(self) -> Pairs:
@@ -149,6 +154,12 @@ class PairExpectations:
         those of <s'_a s'_b> grow as 1 / psi and multiply what vanishes as psi^2: where the rounding of that, 1e-16 /
         psi^2 in a variance, exceeds the few percent of psi that the line leaves out, it stands alone as well.
         """
+        key = a.shape, a.tobytes(), b.tobytes(), order
+        if key not in self._rows:
+            self._rows[key] = self._new_rows(a, b, order)
+        return self._rows[key]
+
+    def _new_rows(self, a: Indices, b: Indices, order: int) -> tuple[Array, Array, Array]:
         bend, cross = self.of(2 + order, order), self.of(1 + order, 1 + order)
         first, middle, second = 0.5 * bend[a, b], cross[a, b], 0.5 * bend[b, a]
         if not self.activation.is_smooth:
@@ -160,8 +171,9 @@ class PairExpectations:
                 )
             tied = are_tied(self.K, a, b, _ALONG_A_LINE[order])
             line = Line(self.activation, self.K, a[tied], b[tied], order)
-            first[tied] = np.where(line.pivot_is_first, line.slope(), 0.0)
-            second[tied] = np.where(line.pivot_is_first, 0.0, line.slope())
+            slope = line.slope()
+            first[tied] = np.where(line.pivot_is_first, slope, 0.0)
+            second[tied] = np.where(line.pivot_is_first, 0.0, slope)
             middle[tied] = 0.0
         return first, middle, second
 
@@ -264,7 +276,10 @@ class PairExpectations:
         tables = [orders for orders in tables if orders not in self._tables]
         fourfold = {(max(two), min(two)) for two in fourfold if two not in self._fourfold}
         factors = {two: (factor(self.activation, two[0]), factor(self.activation, two[1])) for two in pairs}
-        pairs = [two for two, both in factors.items() if both not in self._found]
+        left = {two: both for two, both in factors.items() if both not in self._found}
+        # What feels the angle between two inputs is for pairs of inputs, which know which of them are parallel.
+        pairs = [two for two in left if not self._feels_angles(*two)]
+        self._find_pairs([both for two, both in left.items() if two not in pairs])
         between = quadruples_between(self.pairs, self.pairs)
         requests: dict[tuple[str, tuple[int, ...]], tuple[tuple[int, ...], Indices]] = {
             **{("table", orders): (orders, self._every(4)) for orders in tables},
@@ -279,6 +294,12 @@ class PairExpectations:
         for orders in pairs:
             (first, second), value = factors[orders], found["pair", orders]
             self._found[first, second], self._found[second, first] = value, value.T
+
+    def _feels_angles(self, first: int, second: int) -> bool:
+        """Whether <s^(first) s^(second)> has delta functions, or steps of both at the same place."""
+        if any(factor(self.activation, order).is_singular for order in (first, second)):
+            return True
+        return any(kink.jump(first) and kink.jump(second) for kink in self.activation.kinks)
 
     def _every(self, legs: int) -> Indices:
         """All index sets (N, ..., N, legs)."""

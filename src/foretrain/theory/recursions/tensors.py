@@ -75,7 +75,7 @@ class FullTensors:
         ruled = {_descending(orders) for name in self._ruled for orders in needs(name).products}
         of_pairs = {(low, high) for high, second, low, last in ruled if high == second and low == last}
         tables = sorted(ruled) if len(of_pairs) < len(ruled) else ()
-        pairs = self._responses if old.activation.is_smooth and self._fluctuates else ()
+        pairs = self._responses if self._fluctuates else ()
         old.find_together(fourfold=sorted(on_pairs | of_pairs), tables=tables, pairs=pairs)
         self._fluctuates = True
         if self._ruled:
