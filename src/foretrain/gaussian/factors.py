@@ -191,6 +191,11 @@ class Factor:
         """
         return min((min(t.activation.strip, 2.5) for t in self.terms), default=math.inf)
 
+    @cached_property
+    def poles(self) -> int:
+        """The order of its nearest singularities if those of the activations are simple poles."""
+        return max(1, sum((term.order + 1) * term.power for term in self.terms))
+
     @property
     def is_unproven(self) -> bool:
         """Whether smoothness between the kinks was measured on a user's function, not derived."""

@@ -36,7 +36,6 @@ _WORTH_THREADS = 1_000_000  # points
 _ALIKE = 2.0  # as many times the points are worth having the same grid for all
 _RESOLVED = 2.7  # steps in a deviation from which a Gaussian is resolved to all digits
 _LUCK = 0.1  # a change may be small by chance: no error is said to be below this share of the tolerance
-_POLES = 8
 _GAUSS_GAIN, _EQUIDISTANT_GAIN = 1.1, 1.25  # digits from one rung to the next; more in theory: a margin
 
 
@@ -98,22 +97,22 @@ def _axis(rung: int, tolerance: float) -> Axis:
     return Axis(points, step * np.exp(-0.5 * points**2) / math.sqrt(2 * math.pi), step)
 
 
-@lru_cache(maxsize=32)
-def _needed(tolerance: float) -> Array:
-    """For every rung the least distance of a singularity at which the next one should reach the tolerance.
+@lru_cache(maxsize=64)
+def _needed(tolerance: float, poles: int) -> Array:
+    """For every rung the least distance of poles of this order at which the next one should reach the tolerance.
 
-    Products of four derivatives have poles of about eighth order: Taylor coefficients k^7 / 7! times those of a
-    geometric series, Fourier transforms k^7 / 7! times an exponential.
+    Taylor coefficients are then k^(p-1) / (p-1)! times those of a geometric series, and Fourier transforms as many
+    times an exponential.
     """
-    most = math.log(math.factorial(_POLES - 1))
+    more, most = poles - 1, math.lgamma(poles)
     digits = math.log(1 / tolerance) + math.log(3) + 1
     points = np.array(_GAUSS)
-    left_out = digits / _GAUSS_GAIN + (_POLES - 1) * np.log(2 * points) - most
+    left_out = digits / _GAUSS_GAIN + more * np.log(2 * points) - most
     gauss = np.exp((left_out + special.gammaln(points + 1)) / (2 * points))
     gauss[0] = np.inf
     phase = digits
     for _ in range(30):
-        phase = digits / _EQUIDISTANT_GAIN + (_POLES - 1) * math.log(phase) - most
+        phase = digits / _EQUIDISTANT_GAIN + more * math.log(phase) - most
     steps = np.array([_axis(rung, tolerance).step for rung in range(len(_GAUSS), len(_COUNTS))])
     return np.concatenate([gauss, steps * phase / (2 * math.pi)])
 
@@ -140,7 +139,7 @@ def grid_expectation(
         (B, P): the tolerance is relative to them. Where it is not reached within the allowed number of points, the
         error says so (infinite where even the first grid would have been too large).
     """
-    planes = _Planes(kinds, lower, mean, tolerance)
+    planes = _Planes(kinds, which, lower, mean, tolerance)
     value, error = np.zeros(scales.shape), np.full(scales.shape, np.inf)
     rungs = planes.first_rungs.copy()
     pending = np.flatnonzero(np.isfinite(planes.points(rungs)))
@@ -148,14 +147,14 @@ def grid_expectation(
     highest = np.broadcast_to(rungs[pending].max(axis=0, initial=0), (len(pending), rungs.shape[1]))
     if planes.points(highest).sum() <= _ALIKE * planes.points(rungs[pending]).sum():
         rungs[pending] = highest
-    value[pending] = planes.evaluate(pending, rungs[pending], which[pending])
+    value[pending] = planes.evaluate(pending, rungs[pending])
     while True:
         finer = np.minimum(rungs + (rungs > 0), len(_COUNTS))
         pending = pending[np.isfinite(planes.points(finer[pending]))]
         if not pending.size:
             return value, error
         rungs[pending] = finer[pending]
-        found = planes.evaluate(pending, rungs[pending], which[pending])
+        found = planes.evaluate(pending, rungs[pending])
         error[pending] = planes.remaining(np.abs(found - value[pending]), rungs[pending], scales[pending])
         value[pending] = found
         pending = pending[(error[pending] > tolerance * scales[pending]).any(axis=1)]
@@ -165,11 +164,24 @@ class _Planes:
     """Two sets of inputs, each a function of its own one or two variables, correlated one with one."""
 
     def __init__(
-        self, kinds: Sequence[Sequence[Factor]], lower: Array, mean: Array, tolerance: float
+        self,
+        kinds: Sequence[Sequence[Factor]],
+        which: Indices,
+        lower: Array,
+        mean: Array,
+        tolerance: float,
     ) -> None:
         self.kinds, self.mean, self.tolerance = kinds, mean, tolerance
         left = (len(kinds) + 1) // 2
         self.sides = [range(left), range(left, len(kinds))]
+        # The pairs of factors (or single ones) that occur on each side, and those of every product (B, P).
+        self.choices, self.places = [], []
+        for side in self.sides:
+            counts = [len(kinds[i]) for i in side] or [1]
+            codes = np.ravel_multi_index(tuple(which[:, :, i] for i in side) or (which[:, :, 0] * 0,), counts)
+            distinct, where = np.unique(codes, return_inverse=True)
+            self.choices.append(np.stack(np.unravel_index(distinct, counts), axis=1)[:, : len(side)])
+            self.places.append(where.reshape(codes.shape))
         # The right side is R y, y orthonormal combinations of all variables, of which the left has the first.
         y, R = np.linalg.qr(lower[:, left:, :].swapaxes(1, 2))
         turn, correlation, back = np.linalg.svd(y[:, :left])
@@ -192,7 +204,8 @@ class _Planes:
             varies[:, own] |= widths.any(axis=1)
             largest = (np.abs(widths) / strips[list(side), None]).max(axis=1, initial=0.0)
             steepness[:, own] = np.maximum(steepness[:, own], largest)
-        far_enough = steepness[:, :, None] * _needed(self.tolerance)[1:] <= 1
+        poles = max(f.poles for options in self.kinds for f in options)
+        far_enough = steepness[:, :, None] * _needed(self.tolerance, poles)[1:] <= 1
         first = np.where(far_enough.any(axis=2), far_enough.argmax(axis=2), far_enough.shape[2])
         return np.asarray(np.where(varies, 1 + first, 0))
 
@@ -209,24 +222,19 @@ class _Planes:
             share = np.where(share < 1, np.minimum(share, 1.0) ** power, share)
         return np.asarray(scales * (3 * share + _LUCK * self.tolerance))
 
-    def evaluate(self, items: Indices, rungs: Indices, which: Indices) -> Array:
+    def evaluate(self, items: Indices, rungs: Indices) -> Array:
         """The products (len(items), P), each item on the grid of its rungs."""
-        result = np.empty(which.shape[:2])
-        # The pairs of factors (or single ones) that occur on each side.
-        choices, places = [], []
-        for side in self.sides:
-            counts = [len(self.kinds[i]) for i in side] or [1]
-            codes = np.ravel_multi_index(tuple(which[:, :, i] for i in side) or (which[:, :, 0] * 0,), counts)
-            distinct, where = np.unique(codes, return_inverse=True)
-            choices.append(np.stack(np.unravel_index(distinct, counts), axis=1)[:, : len(side)])
-            places.append(where.reshape(codes.shape))
+        result = np.empty((len(items), self.places[0].shape[1]))
 
         def one(task: tuple[Indices, list[Axis]]) -> None:
             part, axes = task
-            table = self._table(items[part], axes, choices)
-            result[part] = table[np.arange(len(part))[:, None], places[0][part], places[1][part]]
+            chosen = items[part]
+            table = self._table(chosen, axes)
+            result[part] = table[
+                np.arange(len(part))[:, None], self.places[0][chosen], self.places[1][chosen]
+            ]
 
-        tasks = list(self._tasks(rungs, max(len(c) for c in choices)))
+        tasks = list(self._tasks(rungs))
         if self.points(rungs).sum() < _WORTH_THREADS:
             for task in tasks:
                 one(task)
@@ -234,21 +242,22 @@ class _Planes:
             over_cores(one, tasks, uses_blas=True)
         return result
 
-    def _tasks(self, rungs: Indices, choices: int) -> Iterator[tuple[Indices, list[Axis]]]:
+    def _tasks(self, rungs: Indices) -> Iterator[tuple[Indices, list[Axis]]]:
         """Places of items on the same grid, as many as stay in the cache, and its axes."""
-        distinct, where = np.unique(rungs, axis=0, return_inverse=True)
-        for number, row in enumerate(distinct):
-            places = np.flatnonzero(where.ravel() == number)
+        choices = max(len(c) for c in self.choices)
+        alike = (rungs == rungs[:1]).all()
+        for row in rungs[:1] if alike else np.unique(rungs, axis=0):
+            places = np.flatnonzero((rungs == row).all(axis=1))
             together = max(1, _CHUNK // (choices * int(_COUNTS[row].prod())))
             for part in np.array_split(places, -(-len(places) // together)):
                 yield part, [_axis(int(rung), self.tolerance) for rung in row]
 
-    def _table(self, items: Indices, axes: list[Axis], choices: list[Indices]) -> Array:
+    def _table(self, items: Indices, axes: list[Axis]) -> Array:
         """Expectations (B, left, right) of the chosen products on the left times those on the right."""
         # 1. Products on the grid of each plane (B, m_1, choices, m_2), half of it where the rest follows.
         x = axes[0].points
         first = np.flatnonzero(x > -1e-12) if self.is_even else np.arange(len(x))
-        left, right = self._products(items, [x[first], *(axis.points for axis in axes[1:])], choices)
+        left, right = self._products(items, [x[first], *(axis.points for axis in axes[1:])])
         # 2. Along the second variable to the other plane, or to its mean if that has none.
         pairs = self.maps[1].shape[2]
         if len(axes) > 1:
@@ -258,18 +267,19 @@ class _Planes:
             left = (left.reshape(len(items), -1, left.shape[3]) @ weights).reshape(*left.shape[:3], -1)
         # 3. Along the first.
         weights = axes[0].pair_weights(self.correlation[items, 0]) if pairs else axes[0].weights[None, None]
-        sign = self._signs(choices[0])[:, None] if self.is_even else None
+        sign = self._signs[:, None] if self.is_even else None
         left = _along_first(weights, left, first, x, sign)
         # 4. The mean with the products there.
         left = left.transpose(0, 2, 1, 3).reshape(len(items), left.shape[2], -1)
         return np.asarray(left @ right.transpose(0, 1, 3, 2).reshape(len(items), -1, right.shape[2]))
 
-    def _signs(self, choices: Indices) -> Array:
+    @cached_property
+    def _signs(self) -> Array:
         """What the products of the left side are multiplied by when its variables change sign."""
-        parities = [np.array([f.parity for f in self.kinds[i]])[choices[:, i]] for i in self.sides[0]]
+        parities = [np.array([f.parity for f in self.kinds[i]])[self.choices[0][:, i]] for i in self.sides[0]]
         return np.asarray(np.prod(parities, axis=0, dtype=float))
 
-    def _products(self, items: Indices, points: list[Array], choices: list[Indices]) -> list[Array]:
+    def _products(self, items: Indices, points: list[Array]) -> list[Array]:
         """Products (B, m_1, choices, m_2) of the chosen factors of each side on the points of its plane."""
         inputs = []
         for side, widths in zip(self.sides, self.maps, strict=True):
@@ -286,7 +296,7 @@ class _Planes:
             for i, part in zip(same, np.split(found, cuts, axis=1), strict=True):
                 values[i] = part.reshape(-1, *inputs[i].shape)
         sides = []
-        for side, chosen in zip(self.sides, choices, strict=True):
+        for side, chosen in zip(self.sides, self.choices, strict=True):
             if not side:
                 sides.append(np.ones((len(items), 1, 1, 1)))
                 continue

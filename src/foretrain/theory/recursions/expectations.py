@@ -11,7 +11,7 @@ What becomes of the delta functions of activations whose slope jumps is said in 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple, TypeVar, cast
@@ -123,6 +123,8 @@ class PairExpectations:
         return self._found[first, second]
 
     def _find_pairs(self, missing: list[tuple[Factor, Factor]]) -> None:
+        if not missing:
+            return
         # Delta functions of dependent inputs may be infinite: such entries are not used (see pairs.Line).
         with np.errstate(invalid="ignore"):
             found = cast("list[Expectation]", gram(missing, self.K, tolerance=self.tolerance))
@@ -253,12 +255,14 @@ class PairExpectations:
 
     def fourfold(self, first: int = 0, second: int = 0) -> Array:
         """<s_a s_b t_c t_d>, s and t derivatives of these orders of sigma, on pairs of pairs: (P, P)."""
-        self.find_together(fourfold=[(first, second)])
+        if (first, second) not in self._fourfold:
+            self.find_together(fourfold=[(first, second)])
         return self._fourfold[first, second]
 
     def table(self, orders: Orders) -> Array:
         """<s_a s_b s_c s_d> with derivatives of these orders, for all inputs: (N, N, N, N)."""
-        self.find_together(tables=[orders])
+        if orders not in self._tables:
+            self.find_together(tables=[orders])
         return self._tables[orders]
 
     def has_table(self, orders: Orders) -> bool:
@@ -275,45 +279,48 @@ class PairExpectations:
         """All of these :meth:`fourfold`, :meth:`table` and :meth:`of` at once, which costs little more than one."""
         tables = [orders for orders in tables if orders not in self._tables]
         fourfold = {(max(two), min(two)) for two in fourfold if two not in self._fourfold}
+        every = np.stack(np.meshgrid(*[np.arange(len(self.K))] * 4, indexing="ij"), axis=-1)
+        between = quadruples_between(self.pairs, self.pairs)
+        requests: dict[tuple[int, ...], tuple[Orders, Indices]] = {
+            **{orders: (orders, every) for orders in tables},
+            **{(i, j): ((i, i, j, j), between) for i, j in sorted(fourfold)},
+        }
+        found = self.products(requests, pairs)
+        self._tables |= {orders: found[orders] for orders in tables}
+        for i, j in fourfold:
+            self._fourfold[i, j], self._fourfold[j, i] = found[i, j], found[i, j].T
+
+    def products(
+        self, requests: Mapping[KeyT, tuple[Orders, Indices]], pairs: Iterable[tuple[int, int]] = ()
+    ) -> dict[KeyT, Array]:
+        """Products of derivatives of these orders at index sets (..., 4), sharing their integrals.
+
+        They are shared with :meth:`of` for all pairs of inputs, of the orders ``pairs``.
+        """
         factors = {two: (factor(self.activation, two[0]), factor(self.activation, two[1])) for two in pairs}
         left = {two: both for two, both in factors.items() if both not in self._found}
         # What feels the angle between two inputs is for pairs of inputs, which know which of them are parallel.
-        pairs = [two for two in left if not self._feels_angles(*two)]
-        self._find_pairs([both for two, both in left.items() if two not in pairs])
-        between = quadruples_between(self.pairs, self.pairs)
-        requests: dict[tuple[str, tuple[int, ...]], tuple[tuple[int, ...], Indices]] = {
-            **{("table", orders): (orders, self._every(4)) for orders in tables},
-            **{("fourfold", (i, j)): ((i, i, j, j), between) for i, j in sorted(fourfold)},
-            **{("pair", orders): (orders, self._every(2)) for orders in pairs},
-        }
-        found = self.products(requests)
-        self._tables |= {orders: found["table", orders] for orders in tables}
-        for i, j in fourfold:
-            value = found["fourfold", (i, j)]
-            self._fourfold[i, j], self._fourfold[j, i] = value, value.T
-        for orders in pairs:
-            (first, second), value = factors[orders], found["pair", orders]
+        shared = [both for two, both in left.items() if not self._feels_angles(*two)]
+        self._find_pairs([both for both in left.values() if both not in shared])
+        # Those with second derivatives are taken at the first copies.
+        places = {k: self.twins[legs] if 2 in orders else legs for k, (orders, legs) in requests.items()}
+        asked: list[tuple[Sequence[Factor], Indices]] = [
+            ([self.derivative(k) for k in orders], places[key]) for key, (orders, _) in requests.items()
+        ]
+        every = np.stack(np.meshgrid(*[np.arange(len(self.K))] * 2, indexing="ij"), axis=-1)
+        asked += [(both, every) for both in shared]
+        if not asked:
+            return {}
+        found = [np.asarray(x.value) for x in products_at(asked, self.K, tolerance=self.product_tolerance)]
+        for (first, second), value in zip(shared, found[len(requests) :], strict=True):
             self._found[first, second], self._found[second, first] = value, value.T
+        return dict(zip(requests, found, strict=False))
 
     def _feels_angles(self, first: int, second: int) -> bool:
         """Whether <s^(first) s^(second)> has delta functions, or steps of both at the same place."""
         if any(factor(self.activation, order).is_singular for order in (first, second)):
             return True
         return any(kink.jump(first) and kink.jump(second) for kink in self.activation.kinks)
-
-    def _every(self, legs: int) -> Indices:
-        """All index sets (N, ..., N, legs)."""
-        return np.stack(np.meshgrid(*[np.arange(len(self.K))] * legs, indexing="ij"), axis=-1)
-
-    def products(self, requests: Mapping[KeyT, tuple[tuple[int, ...], Indices]]) -> dict[KeyT, Array]:
-        """Products of derivatives of these orders at index sets (..., up to 4), sharing their integrals."""
-        if not requests:
-            return {}
-        # Those with second derivatives are taken at the first copies.
-        places = {k: self.twins[legs] if 2 in orders else legs for k, (orders, legs) in requests.items()}
-        asked = [([self.derivative(k) for k in orders], places[key]) for key, (orders, _) in requests.items()]
-        found = products_at(asked, self.K, tolerance=self.product_tolerance)
-        return {key: np.asarray(item.value) for key, item in zip(requests, found, strict=True)}
 
 
 @dataclass(frozen=True)
