@@ -175,7 +175,8 @@ class _Planes:
         left = (len(kinds) + 1) // 2
         self.sides = [range(left), range(left, len(kinds))]
         # The pairs of factors (or single ones) that occur on each side, and those of every product (B, P).
-        self.choices, self.places = [], []
+        self.choices: list[Indices] = []
+        self.places: list[Indices] = []
         for side in self.sides:
             counts = [len(kinds[i]) for i in side] or [1]
             codes = np.ravel_multi_index(tuple(which[:, :, i] for i in side) or (which[:, :, 0] * 0,), counts)
@@ -224,15 +225,14 @@ class _Planes:
 
     def evaluate(self, items: Indices, rungs: Indices) -> Array:
         """The products (len(items), P), each item on the grid of its rungs."""
-        result = np.empty((len(items), self.places[0].shape[1]))
+        left, right = self.places
+        result = np.empty((len(items), left.shape[1]))
 
         def one(task: tuple[Indices, list[Axis]]) -> None:
             part, axes = task
             chosen = items[part]
             table = self._table(chosen, axes)
-            result[part] = table[
-                np.arange(len(part))[:, None], self.places[0][chosen], self.places[1][chosen]
-            ]
+            result[part] = table[np.arange(len(part))[:, None], left[chosen], right[chosen]]
 
         tasks = list(self._tasks(rungs))
         if self.points(rungs).sum() < _WORTH_THREADS:
