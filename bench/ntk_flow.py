@@ -1,7 +1,8 @@
 """What the tangent kernel and its statistics cost in `ft.flow`: all tensors, one quadruple, one input, many inputs.
 
-Theta of many inputs stands beside K alone, H1 beside G1, all tensors beside V alone, and one quadruple beside
-all entries. The last columns of the table are exponents of our cost, fitted over the sizes listed here.
+Theta of many inputs stands beside K alone, H1 beside G1, all tensors beside V alone, activations with a kink beside
+tanh, and one quadruple beside all entries. The last columns of the table are exponents of our cost, fitted over the
+sizes listed here.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ def jobs() -> list[Job]:
     return [
         *(_tangent_kernel(name) for name in ("relu", "tanh")),
         _all_tensors(),
+        *(_kinked(name) for name in ("elu", "softsign")),
         _quadruple(),
         _mean_correction(),
         _single_input(),
@@ -78,6 +80,18 @@ def _all_tensors() -> Job:
             Scaling("N", {n: flow_call("tanh", n, 5, names) for n in (3, 4, 6, 8)}),
             Scaling("L", {depth: flow_call("tanh", 4, depth, names) for depth in (5, 10, 20)}),
         ),
+    )
+
+
+def _kinked(name: str) -> Job:
+    names = ["K", "Theta", *TENSORS]
+    return Job(
+        name=f"K, Theta, V, D, F, A, B {name}, all entries, 3 inputs, 5 layers",
+        how="panels that end at the kink, shared by all tensors / tanh",
+        ours=flow_call(name, 3, 5, names),
+        sizes={"inputs": 3, "layers": 5},
+        precision=PRECISION,
+        peer=flow_call("tanh", 3, 5, names),
     )
 
 

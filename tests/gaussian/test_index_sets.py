@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference_integrals import SMOOTH, check, pair, random_covariance, sines, size
 
-from foretrain.gaussian import expectation, expectations_at, factor, products_at, z
+from foretrain.gaussian import expectation, expectations_at, factor, gram, products_at, z
 from foretrain.gaussian.factors import Factor
-from foretrain.gaussian.quadrature import Stack
+from foretrain.gaussian.quadrature import Products, Stack
 from foretrain.support.errors import InputError
 
 quick = settings(deadline=None, max_examples=12)
@@ -94,9 +94,14 @@ class TestSeveralProducts:
         products_at([([s] * 4, rows), ([s, s, slope, slope], rows), ([slope] * 4, rows)], K5)
         assert computed == [(1, 8)]
 
-    def test_refuses_different_numbers_of_slots(self) -> None:
-        with pytest.raises(InputError, match="same number of slots"):
-            products_at([(["tanh"], [[0]]), (["tanh"] * 2, [[0, 1]])], K5)
+    def test_products_of_fewer_factors_have_ones(self) -> None:
+        requests = [(["tanh"] * 4, [[0, 1, 2, 3]]), (["tanh"] * 2, [[0, 1], [4, 4]]), ([("tanh", 1)], [[2]])]
+        four, two, alone = products_at(requests, K5, tolerance=1e-10)
+        assert float(four.value[0]) == pytest.approx(float(expectation(["tanh"] * 4, K5[:4, :4])), abs=1e-8)
+        assert two.value == pytest.approx(gram("tanh", K5).value[[0, 4], [1, 4]], abs=1e-10)
+        assert float(alone.value[0]) == pytest.approx(
+            float(expectation([("tanh", 1)], K5[2:3, 2:3])), abs=1e-12
+        )
 
 
 class TestShapesAndWork:
@@ -109,16 +114,16 @@ class TestShapesAndWork:
 
     def test_symmetric_entries_are_computed_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
         computed = []
-        original = Stack.total
+        original = Stack.totals
 
-        def counted(self: Stack, factors: list[Factor]) -> Any:
-            computed.append(len(self.K))
-            return original(self, factors)
+        def counted(self: Stack, products: Products) -> Any:
+            computed.append((len(self.K), len(products)))
+            return original(self, products)
 
-        monkeypatch.setattr(Stack, "total", counted)
+        monkeypatch.setattr(Stack, "totals", counted)
         rows = np.array(list(itertools.permutations([0, 1, 2, 3])))
         found = expectations_at(["relu"] * 4, K5, rows)
-        assert sum(computed) == 1
+        assert computed == [(1, 1)]
         assert np.ptp(found.value) == 0
 
     def test_only_inputs_with_the_same_factor_are_exchanged(self) -> None:

@@ -31,7 +31,8 @@ from reference_integrals import (
 )
 from scipy import special
 
-from foretrain.gaussian import Factor, expectation, factor, z
+from foretrain.gaussian import Factor, expectation, factor, products_at, z
+from foretrain.gaussian.quadrature import Stack
 from foretrain.support.errors import AccuracyWarning
 
 quick = settings(deadline=None, max_examples=15)
@@ -340,3 +341,32 @@ def test_a_kink_nobody_knows_of_warns_in_two_dimensions() -> None:
     with pytest.warns(AccuracyWarning, match="relative error"):
         found = expectation([lambda t: np.maximum(t - 21.0, 0)] * 2, np.diag([100.0, 100.0]))
     assert abs(float(found) - true) <= float(found.error)
+
+
+class TestManyAtOnce:
+    """Products that share their panels are the products alone."""
+
+    @pytest.mark.slow(after=1)
+    @pytest.mark.parametrize("name", ["selu", "elu", "softsign"])
+    def test_on_index_sets_with_copies_and_multiples(self, name: str) -> None:
+        K = random_covariance(np.random.default_rng(11), 4, 1.5)
+        K[3], K[:, 3] = K[2], K[:, 2]
+        K[3, 3] = K[3, 2] = K[2, 3] = K[2, 2]
+        rows = np.array([[0, 0, 1, 1], [0, 0, 1, 2], [1, 2, 2, 3], [0, 0, 0, 2]])
+        kinds = [[0, 0, 0, 0], [0, 0, 1, 1], [1, 1, 1, 1]]
+        found = products_at([([factor(name, k) for k in orders], rows) for orders in kinds], K)
+        for orders, item in zip(kinds, found, strict=True):
+            for row, value, error in zip(rows, item.value, item.error, strict=True):
+                alone = expectation([factor(name, k) for k in orders], K[np.ix_(row, row)])
+                assert abs(value - float(alone)) <= error + float(alone.error) + 1e-13
+                assert error <= 1e-7
+
+    @pytest.mark.parametrize("correlation", [0.3, -0.9, 0.9999])
+    def test_with_delta_functions(self, correlation: float) -> None:
+        K = np.array([[1.2, correlation], [correlation, 1.1]])
+        orders = [(2, 0), (3, 1), (2, 2), (1, 1)]
+        products = tuple((factor("selu", i), factor("selu", j)) for i, j in orders)
+        value, error = Stack(K[None], np.zeros((1, 2)), 1e-10).totals(products)
+        for k, pair in enumerate(products):
+            alone = expectation(pair, K, tolerance=1e-12)
+            assert abs(value[k, 0] - float(alone)) <= error[k, 0] + float(alone.error) + 1e-13

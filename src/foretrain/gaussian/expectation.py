@@ -12,17 +12,17 @@ products on the same set of inputs are integrated together.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property, lru_cache
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from foretrain.gaussian.covariance import check_covariance, check_gram
 from foretrain.gaussian.factors import Factor, as_factor, factor, one, z
-from foretrain.gaussian.quadrature import Stack, are_smooth
+from foretrain.gaussian.quadrature import Products, Stack, sizes_of, sort
 from foretrain.support.answers import Answer, Result, labelled
 from foretrain.support.errors import InputError
 from foretrain.support.progress import track
@@ -35,6 +35,8 @@ Indices = NDArray[np.intp]
 
 MOST_INPUTS = 4
 _CHUNK = 256
+_FINEST = 1e-13
+_MORE = {1: 1e-8, 2: 1e-2}  # by the number of inputs, of the tolerance
 
 
 class Expectation(Result):
@@ -126,9 +128,22 @@ def expectation(
         raise InputError("the mean has entries that are not finite.")
     stack = Stack(K.reshape(-1, len(parts), len(parts)), centre.reshape(-1, len(parts)), tolerance)
     value, error = stack.total(parts)
-    stack.warn_if_short(parts, value, error)
+    stack.warn_if_short((tuple(parts),), value[None], error[None])
     rule = " and ".join(sorted(stack.rules)) or "symmetry"
     return Expectation(value.reshape(shape), error.reshape(shape), rule)
+
+
+def expectations(products: Sequence[Sequence[Factor]], K: Array, tolerance: float) -> Array:
+    """The values (P, B) of several products on a stack of covariances (B, n, n), sharing the work.
+
+    A warning says where the tolerance, relative to sqrt(prod <f_i^2>), was missed.
+    """
+    wanted = tuple(map(tuple, products))
+    stack = Stack(check_covariance(K), np.zeros(K.shape[:2]), tolerance)
+    value, error = stack.totals(wanted) if len(K) else np.empty((2, len(wanted), 0))
+    if len(K):
+        stack.warn_if_short(wanted, value, error)
+    return value
 
 
 def check_tolerance(tolerance: float | None, default: float) -> float:
@@ -208,7 +223,7 @@ def covariance_gradient(
             total, doubts = np.zeros(len(stack.K)), np.zeros(len(stack.K))
             for choice in product(*changed.values()):
                 found, doubt = stack.total(list(choice))
-                stack.warn_if_short(list(choice), found, doubt)
+                stack.warn_if_short((choice,), found[None], doubt[None])
                 total, doubts = total + found, doubts + doubt
             share = 0.5 if i == j else 1.0
             value[:, i, j] = value[:, j, i] = share * total
@@ -245,7 +260,7 @@ def products_at(
 ) -> list[Expectation]:
     """Several products at once, ``(factors, indices)`` each as in :func:`expectations_at`, sharing the work.
 
-    All must have the same number of slots.
+    Those with fewer slots than others count as products with ones.
 
     Examples
     --------
@@ -253,29 +268,33 @@ def products_at(
     >>> float(same), float(mixed)
     (0.191700..., 0.0)
     """
-    parts = [[as_factor(f) for f in factors] for factors, _ in requests]
-    slots = len(parts[0]) if parts else 0
-    if any(len(factors) != slots for factors in parts):
-        raise InputError("products that are computed together must have the same number of slots.")
+    products = [[as_factor(f) for f in factors] for factors, _ in requests]
+    slots = max(map(len, products), default=0)
     K = check_gram(K).astype(float)
-    checked = [_check_indices(indices, slots, len(K)) for _, indices in requests]
+    checked = [_check_indices(at, len(f), len(K), slots) for f, (_, at) in zip(products, requests)]
     tolerance = check_tolerance(tolerance, default_tolerance(slots))
-    kinds = list(dict.fromkeys(f for factors in parts for f in factors))
-    codes = [
-        np.sort(rows * len(kinds) + np.array([kinds.index(f) for f in factors]), axis=1)
-        for (rows, _), factors in zip(checked, parts, strict=True)
-    ]
-    distinct, where = np.unique(np.concatenate(codes), axis=0, return_inverse=True)
-    value, error, rules = _distinct(kinds, distinct, K, tolerance)
+    parts = tuple((*factors, *[one] * (slots - len(factors))) for factors in products)
+    plan = _plan(parts, tuple(rows.tobytes() for rows, _ in checked))
+    value, error = np.empty((2, plan.distinct))
+    rules = set[str]()
+    sizes = (
+        sizes_of(plan.factors, np.diagonal(K), np.zeros(len(K))) if plan.factors else np.empty((0, len(K)))
+    )
+    of_input = dict(zip(plan.factors, sizes, strict=True))
+    for task in track(plan.tasks, "expectations of products"):
+        found, doubt = _integrate(task, K, tolerance, of_input, rules)
+        value[task.rows[task.asked]], error[task.rows[task.asked]] = found[task.asked], doubt[task.asked]
     rule = " and ".join(sorted(rules)) or "symmetry"
-    places = np.split(where.ravel(), np.cumsum([len(rows) for rows in codes])[:-1])
     return [
         Expectation(value[at].reshape(shape), error[at].reshape(shape), rule)
-        for at, (_, shape) in zip(places, checked, strict=True)
+        for at, (_, shape) in zip(plan.places, checked, strict=True)
     ]
 
 
-def _check_indices(indices: ArrayLike, slots: int, size: int) -> tuple[Indices, tuple[int, ...]]:
+def _check_indices(
+    indices: ArrayLike, slots: int, size: int, all_slots: int
+) -> tuple[Indices, tuple[int, ...]]:
+    """The rows of index sets, their last input repeated up to ``all_slots``, and the shape of what they stand for."""
     rows = np.asarray(indices)
     if not 1 <= slots <= MOST_INPUTS:
         raise InputError(f"1 to {MOST_INPUTS} factors are offered on index sets, not {slots}.")
@@ -286,16 +305,40 @@ def _check_indices(indices: ArrayLike, slots: int, size: int) -> tuple[Indices, 
         )
     if rows.size and (rows.min() < 0 or rows.max() >= size):
         raise InputError(f"the index sets name inputs {rows.min()} to {rows.max()}, but there are {size}.")
-    return rows.reshape(-1, slots).astype(np.intp), rows.shape[:-1]
+    flat = rows.reshape(-1, slots).astype(np.intp)
+    return np.concatenate([flat, *[flat[:, -1:]] * (all_slots - slots)], axis=1), rows.shape[:-1]
 
 
-def _distinct(
-    kinds: list[Factor], codes: Indices, K: Array, tolerance: float
-) -> tuple[Array, Array, set[str]]:
-    """Values for sorted rows of codes ``input * kinds + kind``."""
-    inputs, kind = codes // len(kinds), codes % len(kinds)
+class _Task(NamedTuple):
+    """Products that are integrated together on some sets of distinct inputs."""
+
+    sets: Indices  # (S, n)
+    products: Products
+    rows: Indices  # (P, S): places among all distinct products
+    asked: NDArray[np.bool_]  # (P, S)
+
+
+class _Plan(NamedTuple):
+    """What to integrate for requests, and where to find it."""
+
+    distinct: int
+    factors: tuple[Factor, ...]  # all that stand at an input
+    tasks: list[_Task]
+    places: list[Indices]  # for each request, of every row the place among all distinct products
+
+
+@lru_cache(maxsize=32)
+def _plan(parts: tuple[tuple[Factor, ...], ...], requests: tuple[bytes, ...]) -> _Plan:
+    """Each distinct product once, by sets of inputs; kept, since a flow asks for the same at every layer."""
+    kinds = list(dict.fromkeys(f for factors in parts for f in factors))
+    codes = []
+    for factors, request in zip(parts, requests, strict=True):
+        legs = np.frombuffer(request, dtype=np.intp).reshape(-1, len(factors))
+        codes.append(np.sort(legs * len(kinds) + np.array([kinds.index(f) for f in factors]), axis=1))
+    distinct, where = np.unique(np.concatenate(codes), axis=0, return_inverse=True)
+    places = np.split(where.ravel(), np.cumsum([len(rows) for rows in codes])[:-1])
+    inputs, kind = distinct // len(kinds), distinct % len(kinds)
     fresh = np.diff(inputs, axis=1, prepend=-1) != 0
-    value, error, rules = np.empty(len(codes)), np.empty(len(codes)), set[str]()
     tasks = []
     for size in np.unique(fresh.sum(axis=1)):
         rows = np.flatnonzero(fresh.sum(axis=1) == size)
@@ -303,38 +346,46 @@ def _distinct(
         signature = np.concatenate([np.cumsum(fresh[rows], axis=1) - 1, kind[rows]], axis=1)
         patterns, which_product = np.unique(signature, axis=0, return_inverse=True)
         products = []
-        for (
-            pattern
-        ) in patterns:  # one factor for each distinct input, from the place and the kind of every slot
+        # One factor for each distinct input, from the place and the kind of every slot.
+        for pattern in patterns:
             merged = [one] * size
             for slot, which in zip(*np.split(pattern, 2), strict=True):
                 merged[slot] = merged[slot] * kinds[which]
-            products.append(merged)
-        place = np.full((len(sets), len(products)), -1)
-        place[which_set.ravel(), which_product.ravel()] = rows
-        tasks += [(sets, products, place, *part) for part in _parts(products, place >= 0)]
-    for sets, products, place, members, chosen in track(tasks, "expectations of products"):
-        where = sets[members]
-        stack = Stack(K[where[:, :, None], where[:, None, :]], np.zeros(where.shape), tolerance)
-        wanted = [products[k] for k in chosen]
-        found, doubt = stack.totals(wanted)
-        for factors, v, e in zip(wanted, found, doubt, strict=True):
-            stack.warn_if_short(factors, v, e)
-        at = place[np.ix_(members, chosen)].T
-        value[at[at >= 0]], error[at[at >= 0]] = found[at >= 0], doubt[at >= 0]
-        rules |= stack.rules
-    return value, error, rules
+            products.append(tuple(merged))
+        place = np.full((len(products), len(sets)), -1)
+        place[which_product.ravel(), which_set.ravel()] = rows
+        tasks += list(_parts(sets, tuple(products), place))
+    merged_kinds = dict.fromkeys(f for task in tasks for f in sort(task.products).factors)
+    return _Plan(len(distinct), tuple(merged_kinds), tasks, places)
 
 
-def _parts(products: list[list[Factor]], needed: NDArray[np.bool_]) -> Iterator[tuple[Indices, Indices]]:
+def _parts(sets: Indices, products: Products, place: Indices) -> Iterator[_Task]:
     """Sets of inputs and products to be done together, not too many sets at a time.
 
-    Products of smooth factors cost little more together than alone, so that all sets get all of them; others are done
-    where they are needed only.
+    Products without delta functions cost little more together than alone, so that all sets get all of them; others
+    are done where they are needed only.
     """
-    smooth = [k for k, factors in enumerate(products) if are_smooth(factors)]
-    for together in [smooth, *([k] for k in range(len(products)) if k not in smooth)]:
-        members = np.flatnonzero(needed[:, together].any(axis=1))
+    kinds = sort(products)
+    shared = {*kinds.smooth, *kinds.kinked} - {*kinds.singular}
+    alone = [[k] for k in range(len(products)) if k not in shared]
+    for together in [kinds.smooth, [k for k in kinds.kinked if k in shared], *alone]:
+        members = np.flatnonzero((place[together] >= 0).any(axis=0))
         if members.size:
             for part in np.array_split(members, -(-len(members) // _CHUNK)):
-                yield part, np.array(together)
+                rows = place[together][:, part]
+                yield _Task(sets[part], tuple(products[k] for k in together), rows, rows >= 0)
+
+
+def _integrate(
+    task: _Task, K: Array, tolerance: float, sizes: Mapping[Factor, Array], rules: set[str]
+) -> tuple[Array, Array]:
+    """Values and errors (P, S); those of one or two inputs, which cost little, to more digits."""
+    more = _MORE.get(task.sets.shape[1], 1.0)
+    own = max(more * tolerance, min(_FINEST, tolerance))
+    where = task.sets
+    own_sizes = {f: sizes[f][where] for f in sort(task.products).factors}
+    stack = Stack(K[where[:, :, None], where[:, None, :]], np.zeros(where.shape), own, own_sizes)
+    value, error = stack.totals(task.products)
+    stack.warn_if_short(task.products, value, error, tolerance)
+    rules |= stack.rules
+    return value, error

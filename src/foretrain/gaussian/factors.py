@@ -75,6 +75,16 @@ class Factor:
     terms: tuple[Term, ...] = ()
     polynomial: tuple[float, ...] = (1.0,)
 
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.terms, self.polynomial))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Factor, (self.terms, self.polynomial)  # a hash is good for one process only
+
     def __call__(self, z: Any) -> NDArray[Any]:
         """The pointwise value; delta functions are not in it (see ``deltas``)."""
         z = np.asarray(z)
@@ -148,15 +158,10 @@ class Factor:
         """Where the pointwise value, or one of its derivatives, jumps."""
         return tuple(sorted({location for term in self.terms for location in term.kinks}))
 
-    @property
-    def blur(self) -> float:
-        """Width over which kinks are smeared: none."""
-        return 0.0
-
-    @property
-    def reach(self) -> float:
-        """Where it may be evaluated: anywhere."""
-        return math.inf
+    @cached_property
+    def is_singular(self) -> bool:
+        """Whether delta functions are among what it multiplies."""
+        return any(term.is_singular_at(location) for term in self.terms for location in term.kinks)
 
     @cached_property
     def parity(self) -> Literal[-1, 0, 1]:
@@ -185,6 +190,11 @@ class Factor:
         functions vary over lengths of order one too (rules check themselves).
         """
         return min((min(t.activation.strip, 2.5) for t in self.terms), default=math.inf)
+
+    @cached_property
+    def poles(self) -> int:
+        """The order of its nearest singularities if those of the activations are simple poles."""
+        return max(1, sum((term.order + 1) * term.power for term in self.terms))
 
     @property
     def is_unproven(self) -> bool:
@@ -259,7 +269,12 @@ def values_of(factors: Sequence[Factor], z: Array) -> Array:
 
 
 def _power(value: NDArray[Any], power: int) -> NDArray[Any]:
-    return value if power == 1 else value * value if power == 2 else np.asarray(value**power)
+    """By products, which for whole powers is many times faster than numpy's power."""
+    if power == 1:
+        return value
+    root = _power(value, power // 2)
+    square: NDArray[Any] = root * root
+    return square * value if power % 2 else square
 
 
 def _sorting_key(term: Term) -> tuple[str, str, int, int]:

@@ -108,7 +108,7 @@ def second_moments(f: Factor, variance: Array, tolerance: float = 1e-12) -> Arra
         return np.asarray(own_values(*closed, variance))
     stack = Stack(variance[:, None, None], np.zeros((len(variance), 1)), tolerance)
     value, error = stack.total([f * f])
-    stack.warn_if_short([f * f], value, error)
+    stack.warn_if_short(((f * f,),), value[None], error[None])
     return value
 
 
@@ -223,12 +223,19 @@ class AllPairs:
             for order, result in self._closed(activation, list(orders)).items():
                 for index in orders[order]:
                     results[index] = result
+        # Delta functions and piecewise polynomials have closed forms for stacks of pairs.
+        exact = [
+            index
+            for index, (f, g) in enumerate(pairs)
+            if results[index] is None
+            and (f.deltas or g.deltas or (f.pieces is not None and g.pieces is not None))
+        ]
+        for index, result in zip(exact, self._pair_by_pair([pairs[index] for index in exact]), strict=True):
+            results[index] = result
         series: dict[Factor, mehler.Series] = {}
         for index, (f, g) in enumerate(pairs):
             if results[index] is None:
-                # Delta functions and piecewise polynomials have closed forms for stacks of pairs.
-                exact = f.deltas or g.deltas or (f.pieces is not None and g.pieces is not None)
-                results[index] = self._pair_by_pair(f, g) if exact else self._by_series(f, g, series)
+                results[index] = self._by_series(f, g, series)
         return [result for result in results if result is not None]
 
     def _fill(
@@ -272,35 +279,40 @@ class AllPairs:
         norm = 3 * np.finfo(dtype).eps ** 0.5 * np.sqrt(square)
         return np.asarray(np.multiply.outer(*self._sides(norm, norm)))
 
-    def _pair_by_pair(self, f: Factor, g: Factor) -> Expectation:
-        mirrored = self._symmetric(f, g)
+    def _pair_by_pair(self, pairs: list[Pair]) -> list[Expectation]:
+        if not pairs:
+            return []
+        mirrored = all(self._symmetric(f, g) for f, g in pairs)
         rows, columns = np.triu_indices(len(self.K)) if mirrored else np.indices(self.K.shape).reshape(2, -1)
-        value, error = np.empty_like(self.K), np.empty_like(self.K)
+        value, error = np.empty((2, len(pairs), *self.K.shape), dtype=self.K.dtype)
         for part in np.array_split(np.arange(len(rows)), max(1, len(rows) // 200_000)):
             i, j = rows[part], columns[part]
-            found, doubt = self._exactly(f, g, i, j)
-            value[i, j], error[i, j] = found, doubt
+            value[:, i, j], error[:, i, j] = self._exactly(pairs, i, j)
             if mirrored:
-                value[j, i], error[j, i] = found, doubt
-        return Expectation(value, error, "closed form" if f.pieces and g.pieces else "conditioning")
+                value[:, j, i], error[:, j, i] = value[:, i, j], error[:, i, j]
+        rules = ["closed form" if f.pieces and g.pieces else "conditioning" for f, g in pairs]
+        return [Expectation(*item) for item in zip(value, error, rules, strict=True)]
 
-    def _exactly(self, f: Factor, g: Factor, i: Indices, j: Indices) -> tuple[Array, Array]:
-        """By the rules for two inputs (one where they are the same)."""
-        value, error = np.empty(len(i)), np.empty(len(i))
+    def _exactly(self, pairs: list[Pair], i: Indices, j: Indices) -> tuple[Array, Array]:
+        """Values and errors (products, pairs) by the rules for two inputs (one where they are the same)."""
+        value, error = np.empty((2, len(pairs), len(i)))
         same = i == j + self.first_column
         if same.any():
             alone = self.variance[i[same]].astype(float)[:, None, None]
             stack = Stack(alone, np.zeros((len(alone), 1)), self.tolerance)
-            try:
-                value[same], error[same] = stack.total([f * g])
-            except NotSupportedError:  # delta functions of one input multiplied: no value, but the pairs have
-                value[same] = error[same] = np.nan
+            for k, (f, g) in enumerate(pairs):
+                try:
+                    value[k, same], error[k, same] = stack.total([f * g])
+                except (
+                    NotSupportedError
+                ):  # delta functions of one input multiplied: no value, but the pairs have
+                    value[k, same] = error[k, same] = np.nan
         if not same.all():
             i, j = i[~same], j[~same]
             K = stack_pairs(self.variance[i], self.variance[j + self.first_column], self.K[i, j])
-            stack = Stack(K, np.zeros((len(i), 2)), self.tolerance)
-            value[~same], error[~same] = stack.total([f, g])
-            stack.warn_if_short([f, g], value[~same], error[~same])
+            stack, products = Stack(K, np.zeros((len(i), 2)), self.tolerance), tuple(pairs)
+            value[:, ~same], error[:, ~same] = found, doubt = stack.totals(products)
+            stack.warn_if_short(products, found, doubt)
         return value, error
 
     def _by_series(self, f: Factor, g: Factor, known: dict[Factor, mehler.Series]) -> Expectation:
@@ -330,7 +342,8 @@ class AllPairs:
         if f != g and self.one_set:
             diagonal = np.arange(len(self.K))
             i, j = np.concatenate([diagonal, i]), np.concatenate([diagonal, j])
-        patches = [Patch(i, j, *self._exactly(f, g, i, j), "one-input rules")]
+        (found,), (doubt,) = self._exactly([(f, g)], i, j)
+        patches = [Patch(i, j, found, doubt, "one-input rules")]
         rule = "Hermite series"
         if late is not None:
             patches.append(self._late_pairs(f, g, late))
@@ -399,7 +412,8 @@ class AllPairs:
         if split is not None:
             patch = Patch(i, j, *split, "split kinks")
         elif len(i) <= _FEW:
-            patch = Patch(i, j, *self._exactly(f, g, i, j), "two-input rules")
+            (exact,), (doubt,) = self._exactly([(f, g)], i, j)
+            patch = Patch(i, j, exact, doubt, "two-input rules")
         else:
             found = interpolated_pairs(
                 f, g, self.deviation[i] ** 2, self.deviation[partner] ** 2, covariance, self.tolerance

@@ -1,9 +1,10 @@
 """Many smooth products at once: grids of points along the independent variables, shared by all products.
 
-The inputs are z = mean + L x with L lower triangular, so the first depends on one variable and the second on two.
-The last two are integrated, for every value of the other variables, by a bilinear form between their values on one
-axis, which holds their correlation: four inputs need three axes, three inputs two. Where that correlation is too
-strong for an equidistant axis, each input has its own. All products of factors follow by contraction.
+The inputs are split into two sets of at most two, each of which depends on a plane. With coordinates of both planes
+turned so that each of the one is correlated with only one of the other (canonical correlations), the density of all
+variables is a product of densities of pairs. Values of two factors on the grid of one plane are therefore carried
+over to the other plane by one matrix for each coordinate, and summed with the values of the other factors there: four
+inputs cost points of a plane, not of a space of four dimensions. All products of factors follow from the same values.
 
 An axis has Gauss-Hermite points where the inputs vary little over a deviation, else equidistant points, which near
 singularities harm less. Two successive rungs of this ladder tell the error of the first.
@@ -18,9 +19,10 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import special
 
 from foretrain.gaussian.factors import Factor, values_of
-from foretrain.gaussian.nodes import gauss_hermite, hermite_polynomials
+from foretrain.gaussian.nodes import gauss_hermite, gauss_legendre, hermite_polynomials
 from foretrain.support.threads import over_cores
 
 Array = NDArray[np.float64]
@@ -29,8 +31,10 @@ Indices = NDArray[np.intp]
 _GAUSS = (1, 4, 6, 8, 11, 15, 20)
 _EQUIDISTANT = (28, 38, 52, 70, 94, 126, 170, 230, 310, 420, 570)
 _COUNTS = np.array(_GAUSS + _EQUIDISTANT)
-_MOST_POINTS = 40_000_000
-_CHUNK = 60_000  # values of one factor held at a time
+_CHUNK = 200_000  # values of products on the points of one plane held at a time
+_WORTH_THREADS = 1_000_000  # points
+_ALIKE = 2.0  # as many times the points are worth having the same grid for all
+_RESOLVED = 2.7  # steps in a deviation from which a Gaussian is resolved to all digits
 _LUCK = 0.1  # a change may be small by chance: no error is said to be below this share of the tolerance
 _GAUSS_GAIN, _EQUIDISTANT_GAIN = 1.1, 1.25  # digits from one rung to the next; more in theory: a margin
 
@@ -42,26 +46,43 @@ class Axis(NamedTuple):
     weights: Array
     step: float
 
-    def half(self) -> Axis:
-        """For what is even: the points from zero on, each standing for its mirror image too."""
-        places = self.points > -1e-12
-        return Axis(
-            self.points[places], self.weights[places] * np.where(self.points > 1e-12, 2, 1)[places], 0.0
-        )
-
     def pair_weights(self, correlation: Array) -> Array:
         """Weights (B, m, m) of two variables on this axis, for correlations in [0, 1]."""
         if not self.step:
             polynomials = hermite_polynomials(self.points, len(self.points)) * self.weights
             powers = correlation[:, None] ** np.arange(len(self.points))
             return np.asarray((polynomials.T * powers[:, None, :]) @ polynomials)
-        one = correlation >= 1
-        rest = np.where(one, 1.0, 1 - correlation**2)[:, None, None]
-        x, y = self.points[:, None], self.points
-        shifted = y - correlation[:, None, None] * x
-        given = self.step * np.exp(-0.5 * shifted**2 / rest) / np.sqrt(2 * math.pi * rest)
-        given[one] = np.eye(len(self.points))
+        weights = np.empty((len(correlation), len(self.points), len(self.points)))
+        with np.errstate(divide="ignore"):
+            spread = np.sqrt((1 - correlation**2) / correlation) / self.step
+        wide = spread >= _RESOLVED
+        weights[wide] = self._conditional(correlation[wide])
+        weights[~wide] = self._band_limited(correlation[~wide], spread[~wide])
+        return weights
+
+    def _conditional(self, correlation: Array) -> Array:
+        """The density of one variable times that of the other given it."""
+        rest = (1 - correlation**2)[:, None, None]
+        shifted = self.points - correlation[:, None, None] * self.points[:, None]
+        given = np.exp(-0.5 * shifted**2 / rest) * (self.step / np.sqrt(2 * math.pi * rest))
         return np.asarray(self.weights[:, None] * given)
+
+    def _band_limited(self, correlation: Array, spread: Array) -> Array:
+        """The same where the points do not resolve what two variables do not share.
+
+        The density is exp(-x^2 / 2(1+c)) exp(-y^2 / 2(1+c)) times a Gaussian of x - y, ``spread`` steps wide. Between
+        functions that the points resolve, it acts as its part of frequencies below pi / step does.
+        """
+        count = len(self.points)
+        nodes, weights = gauss_legendre(count + 20)
+        frequencies = math.pi * nodes
+        spectrum = np.exp(-0.5 * np.multiply.outer(spread, frequencies) ** 2) * weights
+        places = np.arange(count)
+        kernel = spectrum @ np.cos(np.multiply.outer(frequencies, places))
+        envelope = np.exp(-0.5 * self.points**2 / (1 + correlation)[:, None])
+        envelope *= np.sqrt(self.step / np.sqrt(2 * math.pi * correlation))[:, None]
+        between = kernel[:, np.abs(places[:, None] - places)]
+        return np.asarray(envelope[:, :, None] * between * envelope[:, None, :])
 
 
 @lru_cache(maxsize=256)
@@ -76,16 +97,24 @@ def _axis(rung: int, tolerance: float) -> Axis:
     return Axis(points, step * np.exp(-0.5 * points**2) / math.sqrt(2 * math.pi), step)
 
 
-@lru_cache(maxsize=32)
-def _reaches(tolerance: float) -> tuple[Array, Array]:
-    """For every rung: the least distance of a singularity at which it should do, and its step."""
-    digits = math.log(1 / tolerance) + 2
-    gauss = digits / (2 * np.sqrt(_GAUSS)) / _GAUSS_GAIN
-    rungs = range(len(_GAUSS), len(_COUNTS))
-    steps = np.array([_axis(rung, tolerance).step for rung in rungs])
-    needed = np.concatenate([gauss, steps * digits / (2 * math.pi) / _EQUIDISTANT_GAIN])
-    needed[0] = np.inf
-    return needed, np.concatenate([np.zeros(len(_GAUSS)), steps])
+@lru_cache(maxsize=64)
+def _needed(tolerance: float, poles: int) -> Array:
+    """For every rung the least distance of poles of this order at which the next one should reach the tolerance.
+
+    Taylor coefficients are then k^(p-1) / (p-1)! times those of a geometric series, and Fourier transforms as many
+    times an exponential.
+    """
+    more, most = poles - 1, math.lgamma(poles)
+    digits = math.log(1 / tolerance) + math.log(3) + 1
+    points = np.array(_GAUSS)
+    left_out = digits / _GAUSS_GAIN + more * np.log(2 * points) - most
+    gauss = np.exp((left_out + special.gammaln(points + 1)) / (2 * points))
+    gauss[0] = np.inf
+    phase = digits
+    for _ in range(30):
+        phase = digits / _EQUIDISTANT_GAIN + more * math.log(phase) - most
+    steps = np.array([_axis(rung, tolerance).step for rung in range(len(_GAUSS), len(_COUNTS))])
+    return np.concatenate([gauss, steps * phase / (2 * math.pi)])
 
 
 def grid_expectation(
@@ -105,87 +134,85 @@ def grid_expectation(
     which
         (B, P, n): the factors of each product, as places in ``kinds``. Not products that vanish by symmetry.
     lower, mean
-        z = mean + lower x for standard normal x: (B, n, r) lower triangular, (B, n).
+        z = mean + lower x for standard normal x: (B, n, n) lower triangular, (B, n).
     scales
         (B, P): the tolerance is relative to them. Where it is not reached within the allowed number of points, the
         error says so (infinite where even the first grid would have been too large).
     """
+    planes = _Planes(kinds, which, lower, mean, tolerance)
     value, error = np.zeros(scales.shape), np.full(scales.shape, np.inf)
-    layouts = [_Layout(kinds, lower, mean, len(kinds) - 1, tolerance)]
-    if len(kinds) > 1:
-        layouts.append(_Layout(kinds, lower, mean, len(kinds) - 2, tolerance))
-    cheapest = np.argmin([layout.points(layout.first_rungs) for layout in layouts], axis=0)
-    for number, layout in enumerate(layouts):
-        items = np.flatnonzero(cheapest == number)
-        value[items], error[items] = _settled(layout, items, which[items], scales[items], tolerance)
-    return value, error
-
-
-def _settled(
-    layout: _Layout, items: Indices, which: Indices, scales: Array, tolerance: float
-) -> tuple[Array, Array]:
-    """Values and errors of these items, rung by rung until two agree."""
-    value, error = np.zeros(scales.shape), np.full(scales.shape, np.inf)
-    rungs = layout.first_rungs[items]
-    # The same rungs for all where their grids together are still small, to save calls.
-    highest = np.broadcast_to(rungs.max(axis=0, initial=0), rungs.shape)
-    if layout.points(highest).sum() <= _CHUNK:
-        rungs = highest.copy()
-    pending = np.flatnonzero(layout.points(rungs) <= _MOST_POINTS)
-    value[pending] = layout.evaluate(items[pending], rungs[pending], which[pending])
+    rungs = planes.first_rungs.copy()
+    pending = np.flatnonzero(np.isfinite(planes.points(rungs)))
+    # The same rungs for all where that costs little, to save calls.
+    highest = np.broadcast_to(rungs[pending].max(axis=0, initial=0), (len(pending), rungs.shape[1]))
+    if planes.points(highest).sum() <= _ALIKE * planes.points(rungs[pending]).sum():
+        rungs[pending] = highest
+    value[pending] = planes.evaluate(pending, rungs[pending])
     while True:
         finer = np.minimum(rungs + (rungs > 0), len(_COUNTS))
-        pending = pending[layout.points(finer[pending]) <= _MOST_POINTS]
+        pending = pending[np.isfinite(planes.points(finer[pending]))]
         if not pending.size:
             return value, error
         rungs[pending] = finer[pending]
-        found = layout.evaluate(items[pending], rungs[pending], which[pending])
-        error[pending] = layout.remaining(np.abs(found - value[pending]), rungs[pending], scales[pending])
+        found = planes.evaluate(pending, rungs[pending])
+        error[pending] = planes.remaining(np.abs(found - value[pending]), rungs[pending], scales[pending])
         value[pending] = found
         pending = pending[(error[pending] > tolerance * scales[pending]).any(axis=1)]
 
 
-class _Layout:
-    """How inputs use the axes: ``outer`` of them have one each, what remains, one or a pair, shares the last one."""
+class _Planes:
+    """Two sets of inputs, each a function of its own one or two variables, correlated one with one."""
 
     def __init__(
-        self, kinds: Sequence[Sequence[Factor]], lower: Array, mean: Array, outer: int, tolerance: float
+        self,
+        kinds: Sequence[Sequence[Factor]],
+        which: Indices,
+        lower: Array,
+        mean: Array,
+        tolerance: float,
     ) -> None:
-        self.kinds, self.mean, self.outer, self.tolerance = kinds, mean, outer, tolerance
-        missing = len(kinds) - lower.shape[2]
-        self.lower = np.concatenate([lower, np.zeros((*lower.shape[:2], missing))], axis=2)
-        self.inner = np.diagonal(self.lower, axis1=1, axis2=2)[:, outer:].copy()
-        self.correlation = np.ones(len(lower))
-        if self.inner.shape[1] == 2:
-            along, own = self.lower[:, -1, -2], self.lower[:, -1, -1]
-            self.inner[:, 1] = np.copysign(np.hypot(along, own), along)
-            self.correlation = np.abs(along) / np.where(self.inner[:, 1] != 0, np.abs(self.inner[:, 1]), 1.0)
+        self.kinds, self.mean, self.tolerance = kinds, mean, tolerance
+        left = (len(kinds) + 1) // 2
+        self.sides = [range(left), range(left, len(kinds))]
+        # The pairs of factors (or single ones) that occur on each side, and those of every product (B, P).
+        self.choices: list[Indices] = []
+        self.places: list[Indices] = []
+        for side in self.sides:
+            counts = [len(kinds[i]) for i in side] or [1]
+            codes = np.ravel_multi_index(tuple(which[:, :, i] for i in side) or (which[:, :, 0] * 0,), counts)
+            distinct, where = np.unique(codes, return_inverse=True)
+            self.choices.append(np.stack(np.unravel_index(distinct, counts), axis=1)[:, : len(side)])
+            self.places.append(where.reshape(codes.shape))
+        # The right side is R y, y orthonormal combinations of all variables, of which the left has the first.
+        y, R = np.linalg.qr(lower[:, left:, :].swapaxes(1, 2))
+        turn, correlation, back = np.linalg.svd(y[:, :left])
+        self.correlation = np.minimum(correlation, 1.0)
+        self.maps = [lower[:, :left, :left] @ turn, (back @ R).swapaxes(1, 2)]
+
+    @cached_property
+    def is_even(self) -> bool:
+        """Whether nothing but signs changes when all variables change sign."""
+        return not self.mean.any() and all(f.parity for options in self.kinds for f in options)
 
     @cached_property
     def first_rungs(self) -> Indices:
         """(B, axes): the first rung of the ladder that should reach the tolerance (0 where nothing varies)."""
         strips = np.array([min(f.strip for f in options) for options in self.kinds])
-        widths = [self.lower[:, :, axis] for axis in range(self.outer)]
-        widths.append(np.zeros_like(self.mean))
-        widths[-1][:, self.outer :] = self.inner
-        needed, steps = _reaches(self.tolerance)
-        found = []
-        for width in widths:
-            steepness = (np.abs(width) / strips).max(axis=1)
-            far_enough = steepness[:, None] * needed[1:] <= 1
-            found.append(np.where(width.any(axis=1), 1 + _first(far_enough), 0))
-        # Two correlated variables on equidistant points: the step must resolve what they do not share.
-        apart = np.where(self.correlation < 1, 1 - self.correlation, np.inf)
-        fine = steps <= 2 * math.pi * np.sqrt(apart / math.log(1 / self.tolerance))[:, None]
-        usable = fine & (np.arange(len(steps)) >= found[-1][:, None])
-        found[-1] = np.where(found[-1] > 0, _first(usable), 0)
-        return np.stack(found, axis=1)
+        varies = np.zeros((len(self.mean), len(self.sides[0])), dtype=bool)
+        steepness = np.zeros(varies.shape)
+        for side, widths in zip(self.sides, self.maps, strict=True):
+            own = slice(widths.shape[2])
+            varies[:, own] |= widths.any(axis=1)
+            largest = (np.abs(widths) / strips[list(side), None]).max(axis=1, initial=0.0)
+            steepness[:, own] = np.maximum(steepness[:, own], largest)
+        poles = max(f.poles for options in self.kinds for f in options)
+        far_enough = steepness[:, :, None] * _needed(self.tolerance, poles)[1:] <= 1
+        first = np.where(far_enough.any(axis=2), far_enough.argmax(axis=2), far_enough.shape[2])
+        return np.asarray(np.where(varies, 1 + first, 0))
 
     def points(self, rungs: Indices) -> Array:
         """How many points the grids of these rungs have (infinitely many where a rung does not exist)."""
-        counts = np.append(_COUNTS, np.inf)[rungs]
-        total = counts.prod(axis=1)
-        return np.asarray(total + counts[:, -1] ** 2 if self.inner.shape[1] == 2 else total)
+        return np.asarray(np.append(_COUNTS, np.inf)[rungs].prod(axis=1))
 
     def remaining(self, change: Array, rungs: Indices, scales: Array) -> Array:
         """Error after a change to these rungs: what changed, and where smoothness is known its power."""
@@ -196,74 +223,109 @@ class _Layout:
             share = np.where(share < 1, np.minimum(share, 1.0) ** power, share)
         return np.asarray(scales * (3 * share + _LUCK * self.tolerance))
 
-    def evaluate(self, items: Indices, rungs: Indices, which: Indices) -> Array:
+    def evaluate(self, items: Indices, rungs: Indices) -> Array:
         """The products (len(items), P), each item on the grid of its rungs."""
-        result = np.empty(which.shape[:2])
+        left, right = self.places
+        result = np.empty((len(items), left.shape[1]))
 
         def one(task: tuple[Indices, list[Axis]]) -> None:
             part, axes = task
-            is_pair = self.inner.shape[1] == 2
-            weights = axes[-1].pair_weights(self.correlation[items[part]]) if is_pair else axes[-1].weights
-            # Cut along the first axis into pieces that stay in the cache.
-            first, *others = axes
-            size = len(part) * math.prod(len(axis.points) for axis in axes)
-            pieces = min(len(first.points), -(-size // _CHUNK)) if others else 1
-            cuts = zip(
-                np.array_split(first.points, pieces), np.array_split(first.weights, pieces), strict=True
-            )
-            slabs = [[Axis(*piece, 0.0), *others] for piece in cuts]
-            total = np.sum([self._slab(items[part], slab, weights) for slab in slabs], axis=0)
-            # Expectations (B, k_1, ..., k_n) for every choice of one factor at every input.
-            table = total.T.reshape(len(part), *(len(options) for options in self.kinds))
-            result[part] = table[(np.arange(len(part))[:, None], *np.moveaxis(which[part], 2, 0))]
+            chosen = items[part]
+            table = self._table(chosen, axes)
+            result[part] = table[np.arange(len(part))[:, None], left[chosen], right[chosen]]
 
-        over_cores(one, list(self._tasks(rungs)), uses_blas=True)
+        tasks = list(self._tasks(rungs))
+        if self.points(rungs).sum() < _WORTH_THREADS:
+            for task in tasks:
+                one(task)
+        else:
+            over_cores(one, tasks, uses_blas=True)
         return result
 
     def _tasks(self, rungs: Indices) -> Iterator[tuple[Indices, list[Axis]]]:
         """Places of items on the same grid, as many as stay in the cache, and its axes."""
-        sizes = self.points(rungs)
-        # Nothing changes when all variables change sign (odd products, which vanish, aside).
-        is_even = not self.mean.any() and all(f.parity for options in self.kinds for f in options)
-        distinct, where = np.unique(rungs, axis=0, return_inverse=True)
-        for number, row in enumerate(distinct):
-            places = np.flatnonzero(where.ravel() == number)
-            axes = [_axis(int(rung), self.tolerance) for rung in row]
-            if self.outer and is_even:
-                axes[0] = axes[0].half()
-            together = max(1, _CHUNK // int(sizes[places[0]]))
+        choices = max(len(c) for c in self.choices)
+        alike = (rungs == rungs[:1]).all()
+        for row in rungs[:1] if alike else np.unique(rungs, axis=0):
+            places = np.flatnonzero((rungs == row).all(axis=1))
+            together = max(1, _CHUNK // (choices * int(_COUNTS[row].prod())))
             for part in np.array_split(places, -(-len(places) // together)):
-                yield part, axes
+                yield part, [_axis(int(rung), self.tolerance) for rung in row]
 
-    def _slab(self, items: Indices, axes: list[Axis], weights: Array) -> Array:
-        """What the points of these axes contribute: (choices, B)."""
-        points, outer = axes[-1].points, self.outer
-        # The last inputs given the outer variables: (choices, B, m_1, ..).
-        inner = []
-        for i, width in enumerate(self.inner[items].T, start=outer):
-            spread = np.multiply.outer(width, points).reshape(len(items), *(1,) * outer, -1)
-            inner.append(values_of(self.kinds[i], self._at(items, i, axes[:outer])[..., None] + spread))
-        if len(inner) == 1:
-            total = inner[0] @ weights
-        else:
-            first, second = (v.reshape(*v.shape[:2], -1, v.shape[-1]) for v in inner)
-            total = np.einsum("abqm,cbqm->acbq", first @ weights, second)
-            total = total.reshape(-1, *inner[0].shape[1:-1])
-        for i in range(outer - 1, -1, -1):
-            values = values_of(self.kinds[i], self._at(items, i, axes[: i + 1])) * axes[i].weights
-            total = np.einsum("kb...j,cb...j->kcb...", values, total)
-            total = total.reshape(-1, *total.shape[2:])
-        return np.asarray(total)
+    def _table(self, items: Indices, axes: list[Axis]) -> Array:
+        """Expectations (B, left, right) of the chosen products on the left times those on the right."""
+        # 1. Products on the grid of each plane (B, m_1, choices, m_2), half of it where the rest follows.
+        x = axes[0].points
+        first = np.flatnonzero(x > -1e-12) if self.is_even else np.arange(len(x))
+        left, right = self._products(items, [x[first], *(axis.points for axis in axes[1:])])
+        # 2. Along the second variable to the other plane, or to its mean if that has none.
+        pairs = self.maps[1].shape[2]
+        if len(axes) > 1:
+            weights = (
+                axes[1].pair_weights(self.correlation[items, 1]) if pairs > 1 else axes[1].weights[:, None]
+            )
+            left = (left.reshape(len(items), -1, left.shape[3]) @ weights).reshape(*left.shape[:3], -1)
+        # 3. Along the first.
+        weights = axes[0].pair_weights(self.correlation[items, 0]) if pairs else axes[0].weights[None, None]
+        sign = self._signs[:, None] if self.is_even else None
+        left = _along_first(weights, left, first, x, sign)
+        # 4. The mean with the products there.
+        left = left.transpose(0, 2, 1, 3).reshape(len(items), left.shape[2], -1)
+        return np.asarray(left @ right.transpose(0, 1, 3, 2).reshape(len(items), -1, right.shape[2]))
 
-    def _at(self, items: Indices, i: int, axes: list[Axis]) -> Array:
-        """mean + lower x of input i, over the variables of these axes: (B, m_1, ..)."""
-        z = self.mean[items, i]
-        for number, axis in enumerate(axes):
-            along = np.multiply.outer(self.lower[items, i, number], axis.points)
-            z = z[..., None] + along.reshape(len(items), *(1,) * number, -1)
-        return np.asarray(z)
+    @cached_property
+    def _signs(self) -> Array:
+        """What the products of the left side are multiplied by when its variables change sign."""
+        parities = [np.array([f.parity for f in self.kinds[i]])[self.choices[0][:, i]] for i in self.sides[0]]
+        return np.asarray(np.prod(parities, axis=0, dtype=float))
+
+    def _products(self, items: Indices, points: list[Array]) -> list[Array]:
+        """Products (B, m_1, choices, m_2) of the chosen factors of each side on the points of its plane."""
+        inputs = []
+        for side, widths in zip(self.sides, self.maps, strict=True):
+            for row, i in enumerate(side):
+                along = [np.multiply.outer(width, x) for width, x in zip(widths[items, row].T, points)]
+                z = self.mean[items, i, None, None] + along[0][:, :, None]
+                inputs.append(z + along[1][:, None, :] if len(along) > 1 else z)
+        values: dict[int, Array] = {}
+        # Inputs with the same factors together.
+        for options in dict.fromkeys(map(tuple, self.kinds)):
+            same = [i for i, own in enumerate(self.kinds) if tuple(own) == options]
+            found = values_of(options, np.concatenate([inputs[i].ravel() for i in same]))
+            cuts = np.cumsum([inputs[i].size for i in same])[:-1]
+            for i, part in zip(same, np.split(found, cuts, axis=1), strict=True):
+                values[i] = part.reshape(-1, *inputs[i].shape)
+        sides = []
+        for side, chosen in zip(self.sides, self.choices, strict=True):
+            if not side:
+                sides.append(np.ones((len(items), 1, 1, 1)))
+                continue
+            shape = inputs[side[0]].shape
+            product = np.empty((shape[0], shape[1], len(chosen), shape[2]))
+            for place, row in enumerate(chosen):
+                if len(row) == 1:
+                    product[:, :, place] = values[side[0]][row[0]]
+                else:
+                    np.multiply(values[side[0]][row[0]], values[side[1]][row[1]], out=product[:, :, place])
+            sides.append(product)
+        return sides
 
 
-def _first(flags: NDArray[np.bool_]) -> Indices:
-    """The place of the first True of every row, the number of columns if there is none."""
-    return np.asarray(np.where(flags.any(axis=1), flags.argmax(axis=1), flags.shape[1]))
+def _along_first(weights: Array, values: Array, kept: Indices, points: Array, sign: Array | None) -> Array:
+    """Weights (.., m', m) on values (B, kept, choices, ..), of which the others, if any, are mirror images.
+
+    What is then even is left at the points that are kept, each standing for its mirror image too.
+    """
+    shape = (*values.shape[:1], -1, *values.shape[2:])
+
+    def apply(some: Array, to: Array) -> Array:
+        return np.asarray((some @ to.reshape(*to.shape[:2], -1)).reshape(shape))
+
+    if sign is None:
+        return apply(weights, values)
+    twice = np.where(points[kept] > 1e-12, 2.0, 1.0)
+    if weights.shape[1] == 1:  # what is odd vanishes, and is not asked for
+        return apply(weights[:, :, kept] * twice, values)
+    direct, crossed = weights[:, kept[:, None], kept], weights[:, kept[:, None], len(points) - 1 - kept]
+    direct, crossed = direct * twice[:, None], crossed * (twice[:, None] * (twice - 1))
+    return apply(direct, values) + apply(crossed, values[..., ::-1] * sign)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from foretrain.gaussian.covariance import difference_of_products, stack_pairs
 from foretrain.gaussian.factors import Factor
-from foretrain.gaussian.panels import SmoothedFactor, nested_expectation
+from foretrain.gaussian.panels import Smoothed, Together, nested_expectation
 from foretrain.gaussian.quadrature import Stack, line
 from foretrain.support.user_warnings import warn_user
 
@@ -138,10 +138,16 @@ def _on_grid(
     for j, k in np.ndindex(len(d2), len(theta)):
         along, across = d2[j] * np.cos(theta[k]), d2[j] * np.sin(theta[k])
         reach = _REACH * abs(along) + 1e-6
-        table = SmoothedFactor(g, float(across), float(reach), tolerance)
+        table = Smoothed(Together((g,)), float(across), float(reach), tolerance)
         lower = np.stack([d1, np.full(len(d1), along)], axis=1)[:, :, None]
-        value[:, j, k], _ = nested_expectation(
-            [f, table], lower, np.zeros((len(d1), 2)), unit[:, j], tolerance, most_radius=_REACH
+        (value[:, j, k],), _ = nested_expectation(
+            [Together((f,)), table],
+            np.zeros((1, 2), np.intp),
+            lower,
+            np.zeros((len(d1), 2)),
+            unit[None, :, j],
+            tolerance,
+            most_radius=_REACH,
         )
     return value
 

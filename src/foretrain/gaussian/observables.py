@@ -101,7 +101,7 @@ class _Planes:
     is_unproven: bool = False
 
     def __call__(self, z: Array) -> Array:
-        return np.ones_like(z)
+        return np.ones_like(z)[None]
 
 
 def _panelled(
@@ -118,10 +118,11 @@ def _panelled(
     def whole(z: Array) -> Array:
         return np.asarray(call(z.reshape(-1, z.shape[-1])[:, back])).reshape(z.shape[:-1])
 
+    which, mean = np.zeros((1, len(lower)), np.intp), np.zeros((1, len(lower)))
     value, error = nested_expectation(
-        planes, lower[order][None], np.zeros((1, len(lower))), np.array([size]), tolerance, whole=whole
+        planes, which, lower[order][None], mean, np.array([[size]]), tolerance, whole=whole
     )
-    return Expectation(np.asarray(value[0]), np.asarray(error[0]), "panels")
+    return Expectation(np.asarray(value[0, 0]), np.asarray(error[0, 0]), "panels")
 
 
 def _sampled(call: Function, lower: Array, points: int, seed: int) -> Expectation:

@@ -5,20 +5,28 @@ Closed forms come first, and delta functions are taken out exactly; what is left
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
-from typing import Any
+from functools import cached_property, lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from foretrain.gaussian.closed_forms import Closed, closed_form
 from foretrain.gaussian.covariance import Staircase, condition, staircase
-from foretrain.gaussian.factors import Delta, Factor
+from foretrain.gaussian.factors import Delta, Factor, values_of
 from foretrain.gaussian.grids import grid_expectation
 from foretrain.gaussian.lattice import first_steps, lattice_expectation
-from foretrain.gaussian.panels import Piecewise, SmoothedFactor, line_expectation, nested_expectation
+from foretrain.gaussian.panels import (
+    Piecewise,
+    Smoothed,
+    Together,
+    line_expectation,
+    nested_expectation,
+    panel_rule,
+    regular_edges,
+)
 from foretrain.support.errors import NotSupportedError
 from foretrain.support.user_warnings import warn_user
 
@@ -28,18 +36,47 @@ Indices = NDArray[np.intp]
 TINY = 1e-300
 _TABLE_RADIUS = 12.0
 
+Products = tuple[tuple[Factor, ...], ...]
+"""Products of the same number of factors, one for each input."""
 
-def sizes_of(f: Factor, variance: Array, mean: Array, tolerance: float) -> Array:
-    """sqrt(<f^2>) at variances and means of any one shape: errors of products are relative to theirs."""
-    pairs = np.stack([variance.ravel(), mean.ravel()], axis=1)
-    distinct, where = np.unique(pairs, axis=0, return_inverse=True)
-    spreads, centres = distinct.T
-    # <f^2> to a few digits: it only sets the scale.
-    loose, squared, moving = max(tolerance, 1e-6), f * f, spreads > TINY
-    square = squared.mean_value(centres)
-    if moving.any() and not f.is_constant:
-        square[moving] = line(squared, centres[moving], np.sqrt(spreads[moving]), loose)[0]
-    return np.asarray(np.sqrt(np.maximum(square, 0.0))[where.ravel()].reshape(variance.shape))
+
+def sizes_of(factors: Sequence[Factor], variance: Array, mean: Array) -> Array:
+    """sqrt(<f^2>) of every factor at variances and means of any one shape: (factors, ...).
+
+    To a few digits, since it only sets the scale that errors of products are relative to.
+    """
+    distinct, where = np.unique(variance.ravel() + 1j * mean.ravel(), return_inverse=True)
+    values, weights = _on_panels(factors, distinct.imag, np.sqrt(np.maximum(distinct.real, 0.0)), 12.0, 8)
+    sizes = np.sqrt(np.einsum("fbm,fbm,bm->fb", values, values, weights))
+    return np.asarray(sizes[:, where.ravel()].reshape(-1, *variance.shape))
+
+
+def lines(factors: Sequence[Factor], mean: Array, deviation: Array, scale: Array) -> tuple[Array, Array]:
+    """``E f(mean + deviation x)`` of many functions (F, B) of one input each to all digits, on the same points.
+
+    The finer rule also reaches farther: the difference counts what the coarser one cuts off.
+    """
+    fine, coarse = (
+        np.einsum("fbm,bm->fb", values, weights)
+        for values, weights in (
+            _on_panels(factors, mean, deviation, *rule) for rule in ((12.5, 16), (11.0, 13))
+        )
+    )
+    return fine, np.abs(fine - coarse) + 4e-15 * np.maximum(np.abs(fine), scale)
+
+
+def _on_panels(
+    factors: Sequence[Factor], mean: Array, deviation: Array, radius: float, nodes: int
+) -> tuple[Array, Array]:
+    """Values (F, B, M) of factors at mean + deviation x on panels that end at kinks, and the weights (B, M)."""
+    strip = min(f.strip for f in factors)
+    base = regular_edges(strip / max(float(deviation.max(initial=0.0)), TINY), radius)
+    kinks = np.array(sorted({location for f in factors for location in f.kinks}))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        breaks = np.nan_to_num(np.clip((kinks - mean[:, None]) / deviation[:, None], -radius, radius))
+    edges = np.concatenate([np.broadcast_to(base, (len(deviation), len(base))), breaks], axis=1)
+    x, weights = panel_rule(np.sort(edges, axis=1), nodes)
+    return values_of(factors, mean[:, None] + deviation[:, None] * x), weights
 
 
 def line(f: Factor, mean: Array, deviation: Array, tolerance: float) -> tuple[Array, Array]:
@@ -64,37 +101,46 @@ def _sizes(f: Factor, mean: Array, deviation: Array) -> Array:
     return np.asarray(np.maximum(np.abs(f(points)).max(axis=1), TINY))
 
 
-def are_smooth(factors: Sequence[Factor]) -> bool:
-    """Whether every factor varies and has no kinks."""
-    return not any(f.kinks or f.is_constant for f in factors)
-
-
 def integrate(
-    factors: list[Factor], lower: Array, mean: Array, scale: Array, tolerance: float
+    kinds: Sequence[tuple[Factor, ...]],
+    which: Indices,
+    lower: Array,
+    mean: Array,
+    scale: Array,
+    tolerance: float,
 ) -> tuple[Array, Array]:
-    """Expectations and errors (B,) of a product at ``z = mean + lower x``, lower (B, n, r), x standard normal.
+    """Expectations and errors (P, B) of products at ``z = mean + lower x``, lower (B, n, r), x standard normal.
 
-    Lattices over the independent variables, or nested panels where there are kinks. The last variable of three or
-    four inputs is integrated into a table first.
+    Product p has factor ``which[p, i]`` of ``kinds[i]`` at input i. Where there are kinks, nested panels; else a
+    lattice over the independent variables, for one product. The last variable of three or four inputs is integrated
+    into tables first.
     """
-    rule = nested_expectation if any(f.kinks for f in factors) else _on_lattice
-    if lower.shape[2] < 3 or lower.shape[2] != len(factors):
-        return rule(factors, lower, mean, scale, tolerance)
-    value, error = np.empty(len(lower)), np.empty(len(lower))
+    functions = [Together(options) for options in kinds]
+    rule = nested_expectation if any(f.kinks for f in functions) else _on_lattice
+    if lower.shape[2] < 3 or lower.shape[2] != len(kinds):
+        return rule(functions, which, lower, mean, scale, tolerance)
+    value, error = np.empty(scale.shape), np.empty(scale.shape)
     for b in range(len(lower)):
         before = float(np.sqrt((lower[b, -1, :-1] ** 2).sum()))
         reach = _TABLE_RADIUS * before + abs(float(mean[b, -1])) + 1e-6
-        last = SmoothedFactor(factors[-1], float(lower[b, -1, -1]), reach, tolerance)
-        item, reduced = slice(b, b + 1), list[Piecewise]([*factors[:-1], last])
-        value[item], error[item] = rule(
-            reduced, lower[item, :, :-1], mean[item], scale[item], tolerance, most_radius=_TABLE_RADIUS
+        last = Smoothed(functions[-1], float(lower[b, -1, -1]), reach, tolerance)
+        item, reduced = slice(b, b + 1), list[Piecewise]([*functions[:-1], last])
+        value[:, item], error[:, item] = rule(
+            reduced,
+            which,
+            lower[item, :, :-1],
+            mean[item],
+            scale[:, item],
+            tolerance,
+            most_radius=_TABLE_RADIUS,
         )
-        error[b] += last.error * scale[b]
+        error[:, b] += last.error * scale[:, b]
     return value, error
 
 
 def _on_lattice(
-    factors: Sequence[Piecewise],
+    functions: Sequence[Piecewise],
+    which: Indices,
     lower: Array,
     mean: Array,
     scale: Array,
@@ -102,57 +148,117 @@ def _on_lattice(
     most_radius: float = 38.0,
 ) -> tuple[Array, Array]:
     # In each variable as fine as the input that varies most with it needs.
-    strips = np.array([f.strip for f in factors])[None, :, None]
+    strips = np.array([f.strip for f in functions])[None, :, None]
     steps = first_steps((strips / np.maximum(np.abs(lower), TINY)).min(axis=1), tolerance)
+    (row,) = which
 
     def integrand(x: Array, items: Indices) -> Array:
-        """The product of the factors at every item and point: (B, Q)."""
+        """The product at every item and point: (B, Q)."""
         result: Array | None = None
-        for i, f in enumerate(factors):
-            row, centre = lower[items, i, :], mean[items, i, None]
-            used = np.flatnonzero(row.any(axis=0))
-            inputs = row[:, used] @ x[:, used].T
-            values = f(inputs + centre if centre.any() else inputs)
+        for i, f in enumerate(functions):
+            weights, centre = lower[items, i, :], mean[items, i, None]
+            used = np.flatnonzero(weights.any(axis=0))
+            inputs = weights[:, used] @ x[:, used].T
+            values = f(inputs + centre if centre.any() else inputs)[row[i]]
             result = values if result is None else np.multiply(result, values, out=result)
         assert result is not None
         return result
 
-    doubtful = any(f.is_unproven for f in factors)
-    return lattice_expectation(integrand, steps, scale, tolerance, verify=doubtful, most_radius=most_radius)
+    doubtful = any(f.is_unproven for f in functions)
+    value, error = lattice_expectation(
+        integrand, steps, scale[0], tolerance, verify=doubtful, most_radius=most_radius
+    )
+    return value[None], error[None]
 
 
 WIDEST = 1e4
 """The largest variance that quadrature takes on."""
 
 
+class Sorted(NamedTuple):
+    """Products seen together: what they consist of, and by which rules they go."""
+
+    factors: tuple[Factor, ...]
+    which: Indices  # (P, n), places in ``factors``
+    kinds: list[tuple[Factor, ...]]  # the factors that occur at every input
+    own: Indices  # (P, n), places in ``kinds``
+    pointwise: Products  # the same without delta functions
+    smooth: list[int]  # of these, those of factors that vary and have no kinks
+    kinked: list[int]  # those of factors that vary, with kinks
+    singular: list[int]  # those of both that had delta functions
+    closed: list[int]  # those of both that may have a closed form
+    odd: list[int]  # those of both that vanish by symmetry
+
+
+@lru_cache(maxsize=256)
+def sort(products: Products) -> Sorted:
+    """The products, sorted; kept, since a flow asks for the same at every layer."""
+    factors = dict.fromkeys(f for row in products for f in row)
+    place = {f: k for k, f in enumerate(factors)}
+    which = np.array([[place[f] for f in row] for row in products], dtype=np.intp)
+    columns = [np.unique(column, return_inverse=True) for column in which.T]
+    known = list(factors)
+    plain = [k for k, row in enumerate(products) if not any(f.is_constant or f.is_infinite for f in row)]
+    kinked = [k for k in plain if any(f.kinks for f in products[k])]
+    return Sorted(
+        factors=tuple(known),
+        which=which,
+        kinds=[tuple(known[k] for k in kept) for kept, _ in columns],
+        own=np.stack([places for _, places in columns], axis=1),
+        pointwise=tuple(tuple(f.pointwise() if f.is_singular else f for f in row) for row in products),
+        smooth=[k for k in plain if k not in kinked],
+        kinked=kinked,
+        singular=[k for k in kinked if any(f.is_singular for f in products[k])],
+        closed=[
+            k
+            for k in plain
+            if all(t.activation.closed_form or t.activation.pieces for f in products[k] for t in f.terms)
+        ],
+        odd=[k for k in plain if np.prod([f.parity for f in products[k]]) == -1],
+    )
+
+
 class Stack:
     """A stack of Gaussians (K (B, n, n), mean (B, n)) on which products of factors are integrated."""
 
-    def __init__(self, K: Array, mean: Array, tolerance: float) -> None:
+    def __init__(
+        self, K: Array, mean: Array, tolerance: float, sizes: Mapping[Factor, Array] | None = None
+    ) -> None:
         self.K, self.mean, self.tolerance = K, mean, tolerance
         self.rules: set[str] = set()
-        self._sizes: dict[Factor, Array] = {}
+        self._sizes: dict[Factor, Array] = {
+            **(sizes or {})
+        }  # :func:`sizes_of` factors at every input, if known
+        self._scales: dict[Products, Array] = {}
 
-    def totals(self, products: list[list[Factor]]) -> tuple[Array, Array]:
-        """The expectations (P, B) of several products, those of smooth factors on the same points."""
-        value, error = np.empty((2, len(products), len(self.K)))
-        moving = (np.diagonal(self.K, axis1=1, axis2=2) > TINY).all(axis=1)
+    def totals(self, products: Products) -> tuple[Array, Array]:
+        """The expectations (P, B) of several products, delta functions apart on the same points."""
+        value, error = np.zeros((2, len(products), len(self.K)))
+        moving = (self._variance > TINY).all(axis=1)
         if moving.any() and not moving.all():
             for items in (np.flatnonzero(moving), np.flatnonzero(~moving)):
                 part = self._part(items, np.arange(self.K.shape[1]))
                 value[:, items], error[:, items] = part.totals(products)
                 self.rules |= part.rules
             return value, error
-        left = []
-        for k, factors in enumerate(products):
-            if not moving.all() or not are_smooth(factors):
-                value[k], error[k] = self.total(factors)
-            elif (known := self._known(factors)) is not None:
+        kinds = sort(products)
+        together = {*kinds.smooth, *kinds.kinked} if moving.all() else set()
+        for k in {*range(len(products))} - together:
+            value[k], error[k] = self.total(list(products[k]))
+        if not self.mean.any():
+            together -= {*kinds.odd}
+        for k in together & {*kinds.closed}:
+            known = self._known(kinds.pointwise[k])
+            if known is not None:
                 value[k], error[k] = known
-            else:
-                left.append(k)
-        if left:
-            value[left], error[left] = self._quadrature([products[k] for k in left])
+                together.remove(k)
+        for group in (kinds.smooth, kinds.kinked):
+            rows = [k for k in group if k in together]
+            if rows:
+                value[rows], error[rows] = self._quadrature(tuple(kinds.pointwise[k] for k in rows))
+        for k in kinds.singular if moving.all() else ():
+            more, doubt = self._singular(products[k])
+            value[k], error[k] = value[k] + more, error[k] + doubt
         return value, error
 
     def total(self, factors: list[Factor]) -> tuple[Array, Array]:
@@ -163,14 +269,20 @@ class Stack:
                     f"{factors} holds the square of a delta function, whose expectation is infinite."
                 )
             return np.full(len(self.K), np.inf), np.zeros(len(self.K))
+        value, error = self.regular([f.pointwise() if f.is_singular else f for f in factors])
+        more, doubt = self._singular(factors)
+        return value + more, error + doubt
+
+    def _singular(self, factors: Sequence[Factor]) -> tuple[Array, Array]:
+        """What the delta functions of each factor in turn contribute, those of the factors before it taken out."""
+        value, error = np.zeros(len(self.K)), np.zeros(len(self.K))
+        left = list(factors)
         for i, f in enumerate(factors):
-            if f.deltas:
-                value, error = self.total([*factors[:i], f.pointwise(), *factors[i + 1 :]])
-                for delta in f.deltas:
-                    more, doubt = self._with_delta(factors, i, delta)
-                    value, error = value + more, error + doubt
-                return value, error
-        return self.regular(factors)
+            for delta in f.deltas:
+                more, doubt = self._with_delta(left, i, delta)
+                value, error = value + more, error + doubt
+            left[i] = f.pointwise() if f.is_singular else f
+        return value, error
 
     def _with_delta(self, factors: list[Factor], i: int, delta: Delta) -> tuple[Array, Array]:
         """Expectation with factor i replaced by ``delta``; derivatives of delta go by parts to all the rest.
@@ -223,7 +335,7 @@ class Stack:
     def regular(self, factors: list[Factor]) -> tuple[Array, Array]:
         """The expectation of the pointwise product (no delta functions)."""
         value, error = np.zeros(len(self.K)), np.zeros(len(self.K))
-        fixed = (np.diagonal(self.K, axis1=1, axis2=2) <= TINY) | np.array([f.is_constant for f in factors])
+        fixed = (self._variance <= TINY) | np.array([f.is_constant for f in factors])
         for pattern, items in _groups(fixed):
             weight = np.ones(len(items))
             for i in np.flatnonzero(pattern):
@@ -239,7 +351,7 @@ class Stack:
         part = self if whole else self._part(items, rows)
         known = part._known(factors)
         if known is None:
-            value, error = part._quadrature([factors])
+            value, error = part._quadrature((tuple(factors),))
             known = Closed(value[0], error[0])
         self.rules |= part.rules
         return known
@@ -248,7 +360,7 @@ class Stack:
         """Some of the Gaussians, for some of their inputs."""
         return Stack(self.K[np.ix_(items, rows, rows)], self.mean[np.ix_(items, rows)], self.tolerance)
 
-    def _known(self, factors: list[Factor]) -> Closed | None:
+    def _known(self, factors: Sequence[Factor]) -> Closed | None:
         """What needs no quadrature: zero by symmetry, or a closed form."""
         if not self.mean.any() and np.prod([f.parity for f in factors]) == -1:
             return Closed(np.zeros(len(self.K)), np.zeros(len(self.K)))
@@ -257,24 +369,34 @@ class Stack:
             self.rules.add("closed form")
         return closed
 
-    def _quadrature(self, products: list[list[Factor]]) -> tuple[Array, Array]:
-        """Values and errors (P, B): smooth ones on shared grids, the rest, and what those miss, one by one."""
-        if np.diagonal(self.K, axis1=1, axis2=2).max(initial=0.0) > WIDEST:
+    def _quadrature(self, products: Products) -> tuple[Array, Array]:
+        """Values and errors (P, B) of products that are all smooth, or all kinked.
+
+        Those of smooth factors on shared grids, what these miss one by one; those with kinks on shared panels.
+        """
+        if self._variance.max(initial=0.0) > WIDEST:
             raise too_wide(products[0])
-        scale = np.stack([self.scale(factors) for factors in products])
+        scale = self.scales(products)
         value, error = np.zeros_like(scale), np.where(scale > 0, np.inf, 0.0)
-        if are_smooth(products[0]) and (len(products) > 1 or self.K.shape[1] > 2):
+        kinked = any(f.kinks for f in sort(products).factors)
+        if self.K.shape[1] == 1 and len(products) > 1:
+            factors = [f for (f,) in products]
+            value, error = lines(factors, self.mean[:, 0], np.sqrt(self._variance[:, 0]), scale)
+            self.rules.add("panels")
+        elif not kinked and (len(products) > 1 or self.K.shape[1] > 2):
             alive = np.flatnonzero((scale > 0).all(axis=0))
             value[:, alive], error[:, alive] = self._on_grids(products, alive, scale[:, alive])
-        for k, factors in enumerate(products):
-            missed = np.flatnonzero(error[k] > self.tolerance * scale[k])
-            value[k, missed], error[k, missed] = self._one_by_one(factors, missed, scale[k, missed])
+        missed = error > self.tolerance * scale
+        for together in [np.arange(len(products))] if kinked else np.arange(len(products))[:, None]:
+            places = np.ix_(together, np.flatnonzero(missed[together].any(axis=0)))
+            if places[1].size:
+                some = tuple(products[k] for k in together)
+                value[places], error[places] = self._directly(some, places[1][0], scale[places])
         return value, error
 
-    def _on_grids(self, products: list[list[Factor]], items: Indices, scale: Array) -> tuple[Array, Array]:
+    def _on_grids(self, products: Products, items: Indices, scale: Array) -> tuple[Array, Array]:
         """Products of smooth factors: items whose inputs have the same factors in pivoted order share grids."""
-        kinds = [tuple(dict.fromkeys(column)) for column in zip(*products, strict=True)]
-        which = np.array([[kinds[i].index(f) for i, f in enumerate(factors)] for factors in products])
+        kinds, which = sort(products).kinds, sort(products).own
         value, error = np.empty_like(scale), np.empty_like(scale)
         order = self._staircase.order[items]
         of_kind = np.array([kinds.index(options) for options in kinds])[order]
@@ -295,53 +417,67 @@ class Stack:
             self.rules.add("grids")
         return value, error
 
-    def _one_by_one(self, factors: list[Factor], items: Indices, scale: Array) -> tuple[Array, Array]:
-        """One product, by the rule for its factors."""
-        value, error = np.zeros(len(items)), np.zeros(len(items))
+    def _directly(self, products: Products, items: Indices, scale: Array) -> tuple[Array, Array]:
+        """Products with kinks, or one that is smooth, by the rule for their factors."""
+        value, error = np.zeros_like(scale), np.zeros_like(scale)
+        kinds, own = sort(products).kinds, sort(products).own
         order, rank = self._staircase.order[items], self._staircase.rank[items]
+        self.rules.add("panels" if any(f.kinks for f in sort(products).factors) else "lattice")
         for row, places in _groups(np.concatenate([order, rank[:, None]], axis=1)):
-            permuted = [factors[i] for i in row[:-1]]
-            lower = self._staircase.factor[items[places]][:, :, : row[-1]]
-            centre = self.mean[items[places]][:, row[:-1]]
-            self.rules.add("panels" if any(f.kinks for f in permuted) else "lattice")
-            value[places], error[places] = integrate(permuted, lower, centre, scale[places], self.tolerance)
+            inputs, chosen = row[:-1], items[places]
+            value[:, places], error[:, places] = integrate(
+                [kinds[i] for i in inputs],
+                own[:, inputs],
+                self._staircase.factor[chosen][:, :, : row[-1]],
+                self.mean[chosen][:, inputs],
+                scale[:, places],
+                self.tolerance,
+            )
         return value, error
 
     @cached_property
     def _staircase(self) -> Staircase:
         return staircase(self.K)
 
-    def warn_if_short(self, factors: list[Factor], value: Array, error: Array) -> None:
-        """Warn where quadrature missed the tolerance."""
-        finite = np.isfinite(value) & np.isfinite(error)
-        if not self.rules - {"closed form"} or not finite.any():
+    def warn_if_short(
+        self, products: Products, value: Array, error: Array, tolerance: float | None = None
+    ) -> None:
+        """Warn where quadrature (values and errors (P, B)) missed the tolerance."""
+        if not self.rules - {"closed form"}:
             return
         # A delta function has no square to set a scale by; there the value itself does, or one.
-        square = self.scale(factors)
+        square = self.scales(products)
         scale = np.maximum(np.where(square > 0, square, 1.0), np.abs(value))
-        relative = float((error / scale)[finite].max())
-        if relative > 1.5 * self.tolerance:
+        with np.errstate(invalid="ignore"):
+            relative = np.where(np.isfinite(value) & np.isfinite(error), error / scale, 0.0).max(axis=1)
+        for k in np.flatnonzero(relative > 1.5 * (tolerance or self.tolerance)):
             warn_user(
-                f"the expectation of {factors} reached only a relative error of {relative:.1e}; "
+                f"the expectation of {[*products[k]]} reached only a relative error of {relative[k]:.1e}; "
                 "the estimate is returned with it."
             )
 
-    def scale(self, factors: list[Factor]) -> Array:
-        """sqrt(prod <f_i^2>), to which errors are relative."""
-        return np.asarray(np.prod([self._size(f)[:, i] for i, f in enumerate(factors)], axis=0))
+    def scales(self, products: Products) -> Array:
+        """sqrt(prod <f_i^2>) of every product (P, B), to which errors are relative."""
+        if products not in self._scales:
+            known = sort(products)
+            missing = [f for f in known.factors if f not in self._sizes]
+            if missing:
+                self._sizes |= zip(missing, sizes_of(missing, self._variance, self.mean), strict=True)
+            sizes = np.stack([self._sizes[f] for f in known.factors])
+            parts = [sizes[column, :, i] for i, column in enumerate(known.which.T)]
+            self._scales[products] = np.prod(parts, axis=0)
+        return self._scales[products]
 
-    def _size(self, f: Factor) -> Array:
-        """sqrt(<f^2>) at every input (B, n)."""
-        if f not in self._sizes:
-            variance = np.diagonal(self.K, axis1=1, axis2=2)
-            self._sizes[f] = sizes_of(f, variance, self.mean, self.tolerance)
-        return self._sizes[f]
+    @cached_property
+    def _variance(self) -> Array:
+        """(B, n)."""
+        return np.diagonal(self.K, axis1=1, axis2=2)
 
 
-def too_wide(factors: list[Factor]) -> NotSupportedError:
+def too_wide(factors: Sequence[Factor]) -> NotSupportedError:
     """The refusal of a variance that no rule resolves."""
     return NotSupportedError(
-        f"{factors} has no closed form, and no rule resolves variances above {WIDEST:g}: rescale the inputs."
+        f"{[*factors]} has no closed form, and no rule resolves variances above {WIDEST:g}: rescale the inputs."
     )
 
 

@@ -65,7 +65,7 @@ def test_the_vertex_on_quadruples_does_not_feel_the_tangent_kernel() -> None:
 def test_products_of_four_heed_the_tolerance(tolerance: float) -> None:
     """Entries on distinct inputs against a much tighter integral."""
     layer = PairExpectations(NETS["tanh"].activation, X @ X.T / 6, tolerance)
-    layer.find_fourfold([(0, 0), (0, 1), (1, 1)])
+    layer.find_together(fourfold=[(0, 0), (0, 1), (1, 1)])
     pairs = layer.response.pairs
     at = pairs.number[0, 1], pairs.number[2, 3]
     for orders in ((0, 0), (0, 1), (1, 1)):

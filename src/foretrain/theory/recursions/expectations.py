@@ -11,7 +11,7 @@ What becomes of the delta functions of activations whose slope jumps is said in 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple, TypeVar, cast
@@ -82,6 +82,7 @@ class PairExpectations:
         self._found: dict[tuple[Factor, Factor], Array] = {}
         self._fourfold: dict[tuple[int, int], Array] = {}
         self._responses: dict[tuple[Pairs, int], Response] = {}
+        self._rows: dict[tuple[object, ...], tuple[Array, Array, Array]] = {}
         self._tables: dict[Orders, Array] = {}
 
     @property
@@ -101,7 +102,8 @@ class PairExpectations:
     def derivative(self, order: int) -> Factor:
         """The derivative of the activation as it stands in the forward equation."""
         found = factor(self.activation, order)
-        return found.pointwise() if order == 2 and self.kinks == "almost_everywhere" else found
+        pointwise = order == 2 and self.kinks == "almost_everywhere" and bool(found.kinks)
+        return found.pointwise() if pointwise else found
 
     @property
     def product_tolerance(self) -> float | None:
@@ -112,17 +114,23 @@ class PairExpectations:
 
     def of(self, first: int, second: int) -> Array:
         """<sigma^(first)_a sigma^(second)_b> for all a, b: (N, N)."""
-        # Delta functions of dependent inputs may be infinite: such entries are not used (see pairs.Line).
-        with np.errstate(invalid="ignore"):
-            return self.product(factor(self.activation, first), factor(self.activation, second))
+        return self.product(factor(self.activation, first), factor(self.activation, second))
 
     def product(self, first: Factor, second: Factor) -> Array:
         """<f(z_a) g(z_b)> for all a, b: (N, N)."""
         if (first, second) not in self._found:
-            (found,) = cast("list[Expectation]", gram([(first, second)], self.K, tolerance=self.tolerance))
-            value = np.asarray(found.value)
-            self._found[first, second], self._found[second, first] = value, value.T
+            self._find_pairs([(first, second)])
         return self._found[first, second]
+
+    def _find_pairs(self, missing: list[tuple[Factor, Factor]]) -> None:
+        if not missing:
+            return
+        # Delta functions of dependent inputs may be infinite: such entries are not used (see pairs.Line).
+        with np.errstate(invalid="ignore"):
+            found = cast("list[Expectation]", gram(missing, self.K, tolerance=self.tolerance))
+        for (first, second), item in zip(missing, found, strict=True):
+            value = np.asarray(item.value)
+            self._found[first, second], self._found[second, first] = value, value.T
 
     @cached_property
     def pairs(self) -> Pairs:
@@ -148,6 +156,12 @@ class PairExpectations:
         those of <s'_a s'_b> grow as 1 / psi and multiply what vanishes as psi^2: where the rounding of that, 1e-16 /
         psi^2 in a variance, exceeds the few percent of psi that the line leaves out, it stands alone as well.
         """
+        key = a.shape, a.tobytes(), b.tobytes(), order
+        if key not in self._rows:
+            self._rows[key] = self._new_rows(a, b, order)
+        return self._rows[key]
+
+    def _new_rows(self, a: Indices, b: Indices, order: int) -> tuple[Array, Array, Array]:
         bend, cross = self.of(2 + order, order), self.of(1 + order, 1 + order)
         first, middle, second = 0.5 * bend[a, b], cross[a, b], 0.5 * bend[b, a]
         if not self.activation.is_smooth:
@@ -159,8 +173,9 @@ class PairExpectations:
                 )
             tied = are_tied(self.K, a, b, _ALONG_A_LINE[order])
             line = Line(self.activation, self.K, a[tied], b[tied], order)
-            first[tied] = np.where(line.pivot_is_first, line.slope(), 0.0)
-            second[tied] = np.where(line.pivot_is_first, 0.0, line.slope())
+            slope = line.slope()
+            first[tied] = np.where(line.pivot_is_first, slope, 0.0)
+            second[tied] = np.where(line.pivot_is_first, 0.0, slope)
             middle[tied] = 0.0
         return first, middle, second
 
@@ -240,63 +255,72 @@ class PairExpectations:
 
     def fourfold(self, first: int = 0, second: int = 0) -> Array:
         """<s_a s_b t_c t_d>, s and t derivatives of these orders of sigma, on pairs of pairs: (P, P)."""
-        self.find_fourfold([(first, second)])
+        if (first, second) not in self._fourfold:
+            self.find_together(fourfold=[(first, second)])
         return self._fourfold[first, second]
-
-    def find_fourfold(self, orders: Iterable[tuple[int, int]]) -> None:
-        """All of these :meth:`fourfold` at once, which costs little more than one, or from tables that hold them."""
-        missing = [two for two in orders if two not in self._fourfold]
-        a, b = self.pairs.first, self.pairs.second
-        found = {}
-        for low, high in {(min(two), max(two)) for two in missing}:
-            table = self._tables.get((high, high, low, low))
-            if table is not None:
-                found[high, low] = table[a[:, None], b[:, None], a, b]
-        left = [two for two in missing if two not in found and two[::-1] not in found]
-        if left:
-            quadruples = quadruples_between(self.pairs, self.pairs)
-            found |= self.products({(i, j): ((i, i, j, j), quadruples) for i, j in left})
-        for (first, second), value in found.items():
-            self._fourfold[first, second], self._fourfold[second, first] = value, value.T
 
     def table(self, orders: Orders) -> Array:
         """<s_a s_b s_c s_d> with derivatives of these orders, for all inputs: (N, N, N, N)."""
-        self.find_tables([orders])
+        if orders not in self._tables:
+            self.find_together(tables=[orders])
         return self._tables[orders]
 
     def has_table(self, orders: Orders) -> bool:
-        """Whether :meth:`find_tables` was asked for it."""
+        """Whether :meth:`find_together` was asked for it."""
         return orders in self._tables
 
-    def find_tables(self, wanted: Iterable[Orders]) -> None:
-        """All of these :meth:`table` at once, which costs little more than one."""
-        missing = [orders for orders in wanted if orders not in self._tables]
+    def find_together(
+        self,
+        *,
+        fourfold: Iterable[tuple[int, int]] = (),
+        tables: Iterable[Orders] = (),
+        pairs: Iterable[tuple[int, int]] = (),
+    ) -> None:
+        """All of these :meth:`fourfold`, :meth:`table` and :meth:`of` at once, which costs little more than one."""
+        tables = [orders for orders in tables if orders not in self._tables]
+        fourfold = {(max(two), min(two)) for two in fourfold if two not in self._fourfold}
         every = np.stack(np.meshgrid(*[np.arange(len(self.K))] * 4, indexing="ij"), axis=-1)
-        self._tables |= self.products({orders: (orders, every) for orders in missing})
+        between = quadruples_between(self.pairs, self.pairs)
+        requests: dict[tuple[int, ...], tuple[Orders, Indices]] = {
+            **{orders: (orders, every) for orders in tables},
+            **{(i, j): ((i, i, j, j), between) for i, j in sorted(fourfold)},
+        }
+        found = self.products(requests, pairs)
+        self._tables |= {orders: found[orders] for orders in tables}
+        for i, j in fourfold:
+            self._fourfold[i, j], self._fourfold[j, i] = found[i, j], found[i, j].T
 
-    def products(self, requests: Mapping[KeyT, tuple[Orders, Indices]]) -> dict[KeyT, Array]:
-        """Products of four at index sets (..., 4), sharing their integrals."""
-        if not requests:
-            return {}
+    def products(
+        self, requests: Mapping[KeyT, tuple[Orders, Indices]], pairs: Iterable[tuple[int, int]] = ()
+    ) -> dict[KeyT, Array]:
+        """Products of derivatives of these orders at index sets (..., 4), sharing their integrals.
+
+        They are shared with :meth:`of` for all pairs of inputs, of the orders ``pairs``.
+        """
+        factors = {two: (factor(self.activation, two[0]), factor(self.activation, two[1])) for two in pairs}
+        left = {two: both for two, both in factors.items() if both not in self._found}
+        # What feels the angle between two inputs is for pairs of inputs, which know which of them are parallel.
+        shared = [both for two, both in left.items() if not self._feels_angles(*two)]
+        self._find_pairs([both for both in left.values() if both not in shared])
         # Those with second derivatives are taken at the first copies.
         places = {k: self.twins[legs] if 2 in orders else legs for k, (orders, legs) in requests.items()}
-        asked = [([self.derivative(k) for k in orders], places[key]) for key, (orders, _) in requests.items()]
-        found = products_at(asked, self.K, tolerance=self.product_tolerance)
-        values = {}
-        for (key, legs), (factors, _), item in zip(places.items(), asked, found, strict=True):
-            values[key] = np.asarray(item.value)
-            # Entries of one input alone are one-dimensional integrals: to all digits what one input would give.
-            alone = (legs == legs[..., :1]).all(axis=-1)
-            if alone.any():
-                first, second, third, fourth = factors
-                inputs, where = np.unique(legs[alone][:, 0], return_inverse=True)
-                variance, tolerance = (
-                    self.K.diagonal()[inputs, None, None],
-                    min(self.tolerance, _ONE_DIMENSION),
-                )
-                exact = expectation([first * second * third * fourth], variance, tolerance=tolerance)
-                values[key][alone] = np.asarray(exact.value)[where]
-        return values
+        asked: list[tuple[Sequence[Factor], Indices]] = [
+            ([self.derivative(k) for k in orders], places[key]) for key, (orders, _) in requests.items()
+        ]
+        every = np.stack(np.meshgrid(*[np.arange(len(self.K))] * 2, indexing="ij"), axis=-1)
+        asked += [(both, every) for both in shared]
+        if not asked:
+            return {}
+        found = [np.asarray(x.value) for x in products_at(asked, self.K, tolerance=self.product_tolerance)]
+        for (first, second), value in zip(shared, found[len(requests) :], strict=True):
+            self._found[first, second], self._found[second, first] = value, value.T
+        return dict(zip(requests, found, strict=False))
+
+    def _feels_angles(self, first: int, second: int) -> bool:
+        """Whether <s^(first) s^(second)> has delta functions, or steps of both at the same place."""
+        if any(factor(self.activation, order).is_singular for order in (first, second)):
+            return True
+        return any(kink.jump(first) and kink.jump(second) for kink in self.activation.kinks)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrain.activations import Activation
-from foretrain.gaussian import expectation, factor, z
+from foretrain.gaussian import factor, z
+from foretrain.gaussian.expectation import expectations
 
 if TYPE_CHECKING:
     from foretrain.theory.recursions.expectations import PairExpectations, Step
@@ -124,20 +125,26 @@ class Line:
 
     def slope(self) -> Array:
         """dF/dK of the pivot: <s_a s_b (z^2 - K)> / 2K^2 (5.53), zero where the pivot is zero."""
-        found = self._weighted(2) - self._variance * self._weighted(0)
+        plain, squared = self._weighted(0, 2)
+        found = squared - self._variance * plain
         return np.where(self._variance > 0, found / (2 * self._safe**2), 0.0)
 
     def bend(self) -> Array:
         """d^2F/dK^2 of the pivot: <s_a s_b (z^4 - 6 K z^2 + 3 K^2)> / 4K^4."""
-        K = self._variance
-        found = self._weighted(4) - 6 * K * self._weighted(2) + 3 * K**2 * self._weighted(0)
+        K, (plain, squared, fourth) = self._variance, self._weighted(0, 2, 4)
+        found = fourth - 6 * K * squared + 3 * K**2 * plain
         return np.where(K > 0, found / (4 * self._safe**4), 0.0)
 
-    def _weighted(self, power: int) -> Array:
-        """<s_a s_b z^power>, z that of the pivot."""
+    def _weighted(self, *powers: int) -> Array:
+        """<s_a s_b z^power> for each of the powers, z that of the pivot: (powers, pairs)."""
         s = self._factor
-        weighted = z**power * s if power else s
-        return np.asarray(expectation([weighted, s], self._covariance, tolerance=_TOLERANCE).value)
+        weighted = [z**power * s if power else s for power in powers]
+        found = np.empty((len(powers), len(self._variance)))
+        one = self._covariance[:, 1, 1] == self._covariance[:, 0, 0]
+        one &= self._covariance[:, 0, 1] == self._covariance[:, 0, 0]
+        found[:, one] = expectations([(f * s,) for f in weighted], self._covariance[one, :1, :1], _TOLERANCE)
+        found[:, ~one] = expectations([(f, s) for f in weighted], self._covariance[~one], _TOLERANCE)
+        return found
 
 
 class Response(NamedTuple):
@@ -279,6 +286,8 @@ class JointCovariance:
         Its rows and columns are all pairs of a set for order 0, and those with a tangent kernel for order 1.
         """
         left, right = (Side(layer, step, p, t) for p, t in zip(self.pairs, self._tangents, strict=True))
+        if self.pairs[0] is self.pairs[1] and self._tangents[0] == self._tangents[1]:
+            right = left  # what one has found the other need not
         orders = [(0,) if tangents == _NONE else (0, 1) for tangents in self._tangents]
         moments = _joined([_joined([covariance(i, j) for j in orders[1]], -1) for i in orders[0]], -2)
         fresh = _on_both_sides(left.weigh, right.weigh, moments)

@@ -11,7 +11,7 @@ the same four inputs at other places: a closed set of a few numbers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,6 +57,7 @@ class FullTensors:
         self._on_pairs = {*PRODUCTS_ON_PAIRS} & needed
         self._joint = JointCovariance(pairs, pairs, self._on_pairs, slice(None))
         self._ruled = {name: np.zeros((pairs.size,) * 4) for name in RULES if name in needed}
+        self._responses, self._fluctuates = _responses(needed), False
 
     def now(self) -> dict[str, Array]:
         """All with four input indices."""
@@ -65,13 +66,14 @@ class FullTensors:
 
     def step(self, old: PairExpectations, step: Step) -> None:
         """All tensors of the next layer from those of the old one."""
-        # All products of four at once: on pairs of pairs if all are <s s t t>, else for all inputs.
+        # All products at once; of four on pairs of pairs if all are <s s t t>, else for all inputs.
         on_pairs: set[tuple[int, int]] = set().union(*(PRODUCTS_ON_PAIRS[name] for name in self._on_pairs))
         ruled = {_descending(orders) for name in self._ruled for orders in needs(name).products}
         of_pairs = {(low, high) for high, second, low, last in ruled if high == second and low == last}
-        if len(of_pairs) < len(ruled):
-            old.find_tables(sorted(ruled | {(high, high, low, low) for low, high in on_pairs}))
-        old.find_fourfold(sorted(on_pairs | of_pairs))
+        tables = sorted(ruled) if len(of_pairs) < len(ruled) else ()
+        pairs = self._responses if self._fluctuates else ()
+        old.find_together(fourfold=sorted(on_pairs | of_pairs), tables=tables, pairs=pairs)
+        self._fluctuates = True
         if self._ruled:
             self._ruled = self._next_ruled(old, step)
         if self._on_pairs:
@@ -105,6 +107,11 @@ class FullTensors:
         return np.asarray(old.table((i, j, k, m))[a, b, c, d])
 
 
+def _responses(names: Collection[str]) -> list[tuple[int, int]]:
+    """Orders of the derivatives at two inputs in the responses that carry tensors on, from the second layer on."""
+    return [(1, 1), (2, 0), *([(3, 1), (2, 2)] if {*names} - {"V", "F", "B", "P", "U"} else [])]
+
+
 def _descending(orders: Sequence[int]) -> Orders:
     first, second, third, fourth = sorted(orders, reverse=True)
     return first, second, third, fourth
@@ -120,6 +127,11 @@ class QuadrupleTensors:
         left, right = (Pairs.inside(len(self._used), *two.T) for two in (self._own[:, :2], self._own[:, 2:]))
         self._joint = JointCovariance(left, right, self._on_pairs, slice(1, 2))
         self._ruled = {entry: np.zeros(len(quadruples)) for entry in closure(names)}
+        # Where quadruples hold most pairs of their inputs, expectations of two share the integrals of those of four.
+        inputs = len(self._used)
+        most = 0 < inputs * (inputs + 1) <= 20 * len(quadruples)
+        self._responses = _responses(carried(names)) if most else []
+        self._fluctuates = False
 
     def now(self) -> dict[str, Array]:
         """The entry of every quadruple."""
@@ -132,21 +144,32 @@ class QuadrupleTensors:
     def step(self, old: PairExpectations, step: Step) -> None:
         """All entries of the next layer; expectations of products share their integrals."""
         layer = old.among(self._used)
-        if self._on_pairs:
-            self._step_jointly(layer, step)
-        if self._ruled:
-            self._ruled = self._next_ruled(layer, step)
-
-    def _step_jointly(self, layer: PairExpectations, step: Step) -> None:
         left, right = self._joint.pairs
-        quadruples = quadruples_between(left, right)
-        chosen = {0: slice(None), 1: slice(1, 2)}
+        quadruples, chosen = quadruples_between(left, right), {0: slice(None), 1: slice(1, 2)}
         wanted: set[tuple[int, int]] = set().union(*(PRODUCTS_ON_PAIRS[name] for name in self._on_pairs))
         if "A" in self._on_pairs:
             wanted.add((1, 0))
-        products = layer.products(
-            {(i, j): ((i, i, j, j), quadruples[:, chosen[i], chosen[j]]) for i, j in sorted(wanted)}
+        between = {(i, j): ((i, i, j, j), quadruples[:, chosen[i], chosen[j]]) for i, j in sorted(wanted)}
+        at_entries = {
+            (entry, orders): (orders, self._legs(entry[1]))
+            for entry in self._ruled
+            for orders in needs(entry[0]).products
+        }
+        found = layer.products(
+            {**{("V", k): v for k, v in between.items()}, **at_entries},
+            self._responses if self._fluctuates else (),
         )
+        self._fluctuates = True
+        if self._on_pairs:
+            self._step_jointly(layer, step, {k: found["V", k] for k in between})
+        if self._ruled:
+            self._ruled = self._next_ruled(layer, step, {k: found[k] for k in at_entries})
+
+    def _step_jointly(
+        self, layer: PairExpectations, step: Step, products: Mapping[tuple[int, int], Array]
+    ) -> None:
+        left, right = self._joint.pairs
+        chosen = {0: slice(None), 1: slice(1, 2)}
 
         def covariance(i: int, j: int) -> Array:
             first, second = (
@@ -156,14 +179,9 @@ class QuadrupleTensors:
 
         self._joint.step(layer, step, covariance)
 
-    def _next_ruled(self, layer: PairExpectations, step: Step) -> dict[Entry, Array]:
-        products = layer.products(
-            {
-                (entry, orders): (orders, self._legs(entry[1]))
-                for entry in self._ruled
-                for orders in needs(entry[0]).products
-            }
-        )
+    def _next_ruled(
+        self, layer: PairExpectations, step: Step, products: Mapping[tuple[Entry, Orders], Array]
+    ) -> dict[Entry, Array]:
         made: dict[Entry, Array] = {}
         for entry in self._ruled:
             made[entry] = self._next_entry(entry, layer, step, made, products)
