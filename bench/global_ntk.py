@@ -27,8 +27,6 @@ import foretrain as ft
 from bench.harness.jobs import Arrays, Job, PeerCall
 from bench.harness.rates import Work
 from foretrain.empirical.global_ntk import GlobalNTK
-from foretrain.empirical.global_ntk.reduced_views import reduced_view
-from foretrain.operators import Space, dense_operator
 
 TORCH_FUNC, BY_VMAP, OWN_PRODUCT = "torch.func", "torch.func, vmap", "one product of ours"
 MOST_TOGETHER = 8  # vectors in one vmap: more take memory and no less time each
@@ -255,16 +253,15 @@ def _eigenpairs(setting: Setting) -> Job:
 
 def _temporal(setting: Setting) -> Job:
     def ours() -> Arrays:
-        view = reduced_view(setting.kernel, "temporal", accuracy=ACCURACY)
-        places = Space.of(place=len(view.matrix))
-        modes = dense_operator(view.matrix, places, positive=True).top_modes(EIGENPAIRS)
-        return {"values": modes.values.numpy(), "error": np.array([view.error])}
+        kernel = setting.kernel.temporal(accuracy=ACCURACY)
+        modes = kernel.top_modes(EIGENPAIRS)
+        return {"values": modes.values.numpy(), "error": np.array([kernel.error])}
 
     return _job(
         setting,
-        f"temporal partial trace and its top {EIGENPAIRS} modes",
-        how="written out from random directions of the parameters, its rank to 1 %; the error is the expected "
-        "distance of the kernel, relative in norm",
+        f"temporal partial trace, its effective rank to 1 % and its top {EIGENPAIRS} modes",
+        how="from random directions of the parameters; the error is the expected distance of the kernel, relative in "
+        "norm",
         ours=ours,
         error=lambda arrays: float(arrays["error"][0]),
     )

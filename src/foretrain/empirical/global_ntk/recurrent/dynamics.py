@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 
 import torch
@@ -17,7 +17,7 @@ from foretrain.operators import Space, SumSpace
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.memory import available_bytes, require_memory
 
-_BLOCK = 16
+_ROWS, _BLOCK = 256, 16  # rows of samples and vectors that make products fast, and most vectors for it
 _KEPT_BYTES = 256e6  # of arrays that wait for the next product
 _BLOCK_BYTES = 1e9  # of the arrays that a block of vectors needs at once
 
@@ -78,7 +78,7 @@ class RecurrentDynamics(Dynamics):
 
     def propagate(self, changes: Tensor) -> Tensor:
         """P: one sweep forward."""
-        return self.joined(self._swept(self.parts(changes), {}))
+        return self.joined(self._swept(self.parts(changes)))
 
     def propagate_adjoint(self, vectors: Tensor) -> Tensor:
         """P*: back-propagation through time."""
@@ -92,7 +92,7 @@ class RecurrentDynamics(Dynamics):
         blocks = []
         for layer in self.layers:
             products = layer.room(count)
-            layer.write_products(products, tangents, None)
+            layer.write_products(products, tangents)
             blocks.append(layer.sweeps.respond(products))
         return self.joined(blocks)
 
@@ -103,7 +103,20 @@ class RecurrentDynamics(Dynamics):
     def push(self, tangents: Values) -> Tensor:
         """J: one sweep forward, with the changes of the products on the way."""
         count = len(next(iter(tangents.values())))
-        return self.joined(self._swept(self.zeros(count), tangents))
+        return self._pushed(count, lambda layer, room: layer.write_products(room, tangents))
+
+    def random_states(self, count: int, generator: torch.Generator, *, by_sample: bool = False) -> Tensor:
+        """J g; every sample has its own g where no weight is used twice."""
+        if not by_sample or self._tied:
+            return super().random_states(count, generator)
+        return self._pushed(count, lambda layer, room: layer.write_random_products(room, generator))
+
+    def _pushed(self, count: int, write: Callable[[Layer, Tensor], None]) -> Tensor:
+        """The states' changes where nothing but products changes."""
+        rooms = self._taken_rooms(count) or [layer.room(count) for layer in self.layers]
+        found = self.joined(self._swept(self.zeros(count), write, rooms))
+        self._keep(rooms)
+        return found
 
     def pull(self, vectors: Tensor) -> Values:
         """J*: one sweep back."""
@@ -117,10 +130,14 @@ class RecurrentDynamics(Dynamics):
         for states in blocks:
             for state in states:
                 state.zero_()
-        found = self.joined(self._swept(blocks, gradients, kept))
-        if sum(room.nbytes for room in kept) <= _KEPT_BYTES:
-            self._rooms.append(kept)
-        return found
+        found = self._swept(blocks, lambda layer, room: layer.write_products(room, gradients), kept)
+        self._keep(kept)
+        return self.joined(found)
+
+    def _keep(self, rooms: list[Tensor]) -> None:
+        """For the next product, if they are not too large."""
+        if sum(room.nbytes for room in rooms) <= _KEPT_BYTES:
+            self._rooms.append(rooms)
 
     def _taken_rooms(self, count: int) -> list[Tensor] | None:
         """The large arrays of an earlier product, if they fit: memory that is new to a process is slow at first."""
@@ -137,7 +154,7 @@ class RecurrentDynamics(Dynamics):
         gradients = self._gradients(rooms)
         blocks = []
         for layer, room in zip(self.layers, rooms):
-            layer.write_products(room, gradients, None)
+            layer.write_products(room, gradients)
             blocks.append(layer.sweeps.respond(room))
         return self.joined(blocks)
 
@@ -164,29 +181,42 @@ class RecurrentDynamics(Dynamics):
 
         A weight that is used in two places has cross terms between them, which no site holds: it has none.
         """
-        used = Counter(name for layer in self.layers for name in layer.weights.values())
-        tied = {name for name, count in used.items() if count > 1}
         found = []
         for layer in self.layers:
             cell = layer.sweeps.cell
             apart: list[tuple[str, ...]] = [("weight_hh", "bias_hh"), ("weight_ih", "bias_ih")]
-            own = {kind for kind, name in layer.weights.items() if name not in tied}
+            own = {kind for kind, name in layer.weights.items() if name not in self._tied}
             for kinds in [WEIGHTS] if cell.slots == cell.gates else apart:
                 if own & {*kinds}:
                     found.append(LayerSite(self, layer, [kind for kind in kinds if kind in own]))
         return found
 
+    @cached_property
+    def _tied(self) -> set[str]:
+        """Weights that are used in two places."""
+        used = Counter(name for layer in self.layers for name in layer.weights.values())
+        return {name for name, count in used.items() if count > 1}
+
     def _swept(
-        self, blocks: list[list[Tensor]], tangents: Values, rooms: Sequence[Tensor] | None = None
+        self,
+        blocks: list[list[Tensor]],
+        write: Callable[[Layer, Tensor], None] | None = None,
+        rooms: Sequence[Tensor] | None = None,
     ) -> list[list[Tensor]]:
-        """Sweep forward through all layers, in place; a layer's hidden changes go into the next."""
+        """Sweep forward through all layers, in place; a layer's hidden changes go into the next.
+
+        ``write`` fills a room with the changes of the layer's products; without it they have none of their own.
+        """
         count = blocks[0][0].shape[2]
         for number, layer in enumerate(self.layers):
             below = self.below(layer, blocks)
             products = None
-            if tangents or below is not None:
+            if write is not None or below is not None:
                 products = layer.room(count) if rooms is None else rooms[number]
-                layer.write_products(products, tangents, below)
+                if write is not None:
+                    write(layer, products)
+                if below is not None:
+                    layer.add_from_below(products, below)
             layer.sweeps.forward(blocks[number], products)
         return blocks
 
@@ -249,7 +279,8 @@ class RecurrentDynamics(Dynamics):
         item = self.values.element_size()
         each = item * (slots * self.steps * self.samples * self.units + 3 * len(self.values))
         require_memory(each, "one vector of states and its products", "use fewer samples or steps")
-        return max(1, min(_BLOCK, int(min(_BLOCK_BYTES, available_bytes() / 4) / each)))
+        fast = min(_BLOCK, max(2, _ROWS // self.samples))
+        return max(1, min(fast, int(min(_BLOCK_BYTES, available_bytes() / 4) / each)))
 
     def _check(self, module: nn.RNNBase, x: Tensor, start: Sequence[Tensor] | None) -> None:
         """What was computed here must be what the module computes."""
@@ -315,7 +346,7 @@ class LayerSite(Site):
             below = dynamics.below(other, blocks) if other.number > layer.number else None
             if below is not None:
                 products = other.room(len(changes))
-                other.write_products(products, {}, below)
+                other.add_from_below(products, below)
             if products is not None:
                 other.sweeps.forward(blocks[number], products)
         return dynamics.joined(blocks)

@@ -108,8 +108,8 @@ class Layer:
         filling = -sum(part.shape[1] for part in parts) % _MULTIPLE
         return torch.cat([*parts, self.rows.new_zeros(count, filling, rows)], 1)
 
-    def write_products(self, room: Tensor, tangents: Values, below: Tensor | None) -> None:
-        """Changes of the products by changes of weights and of the layer's inputs, written over what was there."""
+    def write_products(self, room: Tensor, tangents: Values) -> None:
+        """Changes of the products by changes of weights, written over what was there."""
         by_vector = room.flatten(0, 1).transpose(0, 1)  # (vectors, steps * samples, columns)
         hidden = by_vector[:, :, self.hidden_columns]
         change, rows = self._put_together(tangents, "hh"), self.rows_of("hh")
@@ -125,10 +125,41 @@ class Layer:
                 into.baddbmm_(_each(rows, len(into)), change[:, :, gates], beta=0 if is_new else 1)
             elif is_new:
                 into.zero_()
-            if below is not None:
-                into += torch.matmul(
-                    below.flatten(0, 1).transpose(0, 1), self.sweeps.weights.given[gates].t()
-                )
+
+    def add_from_below(self, room: Tensor, below: Tensor) -> None:
+        """Add changes of the products by changes of the layer's inputs."""
+        by_vector = room.flatten(0, 1).transpose(0, 1)
+        for gates, slots in self.input_columns:
+            by_vector[:, :, slots] += torch.matmul(
+                below.flatten(0, 1).transpose(0, 1), self.sweeps.weights.given[gates].t()
+            )
+
+    def write_random_products(self, room: Tensor, generator: torch.Generator) -> None:
+        """Changes of the products by random changes of the counted parameters, other ones for every sample.
+
+        Rows V times normal numbers have the covariance V V*; so have R* times fewer of them, with V* = Q R.
+        """
+        steps, samples, count, _ = room.shape
+        cell, units = self.sweeps.cell, self.sweeps.units
+        rows = {"hh": self.rows_of("hh"), "ih": self.rows_of("ih")}
+        sides = [
+            ("hh",) * (slot < cell.gates) + ("ih",) * (slot in cell.slot_of_input)
+            for slot in range(cell.slots)
+        ]
+        changes = room.view(steps, samples, count, cell.slots, units)
+        for entering, group in groupby(range(cell.slots), lambda slot: sides[slot]):
+            slots = [*group]
+            into = changes[:, :, :, slots[0] : slots[-1] + 1]
+            parts = [own for side in entering if (own := rows[side]) is not None]
+            if not parts:
+                into.zero_()
+                continue
+            by_sample = torch.cat(parts, 1).view(steps, samples, -1).transpose(0, 1)
+            factor = torch.linalg.qr(by_sample.mT, mode="r").R.mT
+            width = count * len(slots) * units
+            shape = samples, factor.shape[2], width
+            drawn = torch.randn(shape, generator=generator, dtype=room.dtype).to(room.device)
+            into.copy_((factor @ drawn).transpose(0, 1).view(into.shape))
 
 
 def add_gradient(found: Values, name: str, part: Tensor) -> None:
