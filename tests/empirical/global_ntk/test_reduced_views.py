@@ -210,3 +210,23 @@ def test_every_sample_has_directions_of_its_own(name: str, parameters: Any) -> N
     scores = (found - expected) / deviation.clamp(min=1e-12)
     assert float(scores.abs().max()) < 6
     assert 0.7 < float(scores[deviation > 0].square().mean().sqrt()) < 1.3
+
+
+@pytest.mark.parametrize("states", [None, ("hidden_0", "hidden_1")])
+def test_the_trace_by_random_directions(states: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        module = torch.nn.GRU(2, 6, 2, batch_first=True).double()
+        kernel = ft.global_ntk(module, torch.randn(20, 4, 2, dtype=torch.float64), states)
+    exact = float(kernel.dense().trace())
+    monkeypatch.setattr("foretrain.operators.estimators.traces.is_affordable", lambda *_, **__: False)
+    monkeypatch.setattr(GlobalNTK, "trace_by_structure", lambda *_: None)
+    scores = []
+    for seed in range(60):
+        found = kernel.trace(accuracy=0.03, seed=seed)
+        assert found.method == "random directions"
+        assert found.relative_error <= 0.03
+        scores.append((found.value - exact) / found.standard_error)
+    # The mean of 60 scores has a standard error of 0.13, their root mean square one of about 0.1.
+    assert abs(np.mean(scores)) < 0.5
+    assert 0.7 < np.sqrt(np.mean(np.square(scores))) < 1.4

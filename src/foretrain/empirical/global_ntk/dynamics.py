@@ -69,6 +69,11 @@ class Dynamics(ABC):
         """J: changes of the states by changes of the parameters."""
         return self.propagate(self.local_push(tangents))
 
+    @property
+    def draws_by_sample(self) -> bool:
+        """Whether ``random_states`` can give every sample directions of its own."""
+        return False
+
     def random_states(self, count: int, generator: torch.Generator, *, by_sample: bool = False) -> Tensor:
         """J g for random directions g of the parameters with independent standard normal entries.
 

@@ -233,6 +233,16 @@ class GlobalNTK(Operator):
         found = self.parameter_traces(most_flops)
         return None if found is None else (math.fsum(found[0].values()), found[1])
 
+    def trace_draws(self, count: int, generator: torch.Generator) -> Tensor:
+        """|J g|^2 for random directions g, (count, samples) where every sample has its own."""
+        states = self._kept(self.dynamics.random_states(count, generator, by_sample=True))
+        if not self.dynamics.draws_by_sample:
+            return _squares(states)[:, None]
+        members = self.domain.members.values() if isinstance(self.domain, SumSpace) else [self.domain]
+        samples = next(iter(members)).plain("draws by sample")["batch"]
+        parts = torch.split(states, [member.size for member in members], 1)
+        return torch.stack([_squares(part.view(count, samples, -1)) for part in parts]).sum(0)
+
     def parameter_traces(self, most_flops: float) -> tuple[dict[str, float], int] | None:
         """tr(J_p J_p*) of every counted parameter and the sweeps it took; None where that is not affordable."""
         return self.dynamics.parameter_traces(self.members, most_flops)
@@ -314,6 +324,12 @@ class GlobalNTK(Operator):
             positive=adjoint is None,
             **kind_of(self),
         )
+
+
+def _squares(rows: Tensor) -> Tensor:
+    """Squared lengths along the last axis, in double precision."""
+    lengths: Tensor = torch.linalg.vector_norm(rows, dim=-1, dtype=torch.float64)
+    return lengths.square()
 
 
 def _differentiating(function: Callable[[Tensor], R]) -> Callable[[Tensor], R]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 
 import torch
@@ -17,8 +18,10 @@ from foretrain.operators import Space, SumSpace
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.memory import available_bytes, require_memory
 
+Workspace = tuple[list[Tensor], list[list[Tensor]]]  # every layer's room, and its states
+
 _ROWS, _BLOCK = 256, 16  # rows of samples and vectors that make products fast, and most vectors for it
-_KEPT_BYTES = 256e6  # of arrays that wait for the next product
+_KEPT_BYTES = 5e8  # of arrays that wait for the next product
 _BLOCK_BYTES = 1e9  # of the arrays that a block of vectors needs at once
 
 
@@ -68,7 +71,7 @@ class RecurrentDynamics(Dynamics):
         )[0]
         self._check(module, x, start)
         self.best_block = self._best_block()
-        self._rooms: list[list[Tensor]] = []
+        self._kept: list[Workspace] = []  # at most one
 
     @property
     def returned(self) -> tuple[str, ...]:
@@ -105,18 +108,22 @@ class RecurrentDynamics(Dynamics):
         count = len(next(iter(tangents.values())))
         return self._pushed(count, lambda layer, room: layer.write_products(room, tangents))
 
+    @property
+    def draws_by_sample(self) -> bool:
+        """A weight that is used twice has one change for both places."""
+        return not self._tied
+
     def random_states(self, count: int, generator: torch.Generator, *, by_sample: bool = False) -> Tensor:
-        """J g; every sample has its own g where no weight is used twice."""
-        if not by_sample or self._tied:
+        """J g by random products, whose covariance is known."""
+        if not (by_sample and self.draws_by_sample):
             return super().random_states(count, generator)
         return self._pushed(count, lambda layer, room: layer.write_random_products(room, generator))
 
     def _pushed(self, count: int, write: Callable[[Layer, Tensor], None]) -> Tensor:
         """The states' changes where nothing but products changes."""
-        rooms = self._taken_rooms(count) or [layer.room(count) for layer in self.layers]
-        found = self.joined(self._swept(self.zeros(count), write, rooms))
-        self._keep(rooms)
-        return found
+        with self._workspace(count) as (rooms, blocks):
+            _clear(blocks)
+            return self.joined(self._swept(blocks, write, rooms))
 
     def pull(self, vectors: Tensor) -> Values:
         """J*: one sweep back."""
@@ -124,29 +131,25 @@ class RecurrentDynamics(Dynamics):
 
     def product(self, vectors: Tensor) -> Tensor:
         """J J*, with one set of large arrays."""
-        blocks = self.parts(vectors)
-        kept = self.sweep_back(blocks, self._taken_rooms(len(vectors)))
-        gradients = self._gradients(kept)
-        for states in blocks:
-            for state in states:
-                state.zero_()
-        found = self._swept(blocks, lambda layer, room: layer.write_products(room, gradients), kept)
-        self._keep(kept)
-        return self.joined(found)
+        with self._workspace(len(vectors)) as (rooms, blocks):
+            for given, states in zip(self._views(vectors), blocks):
+                for values, state in zip(given, states):
+                    state.copy_(values)
+            gradients = self._gradients(self.sweep_back(blocks, rooms))
+            _clear(blocks)
+            return self.joined(
+                self._swept(blocks, lambda layer, room: layer.write_products(room, gradients), rooms)
+            )
 
-    def _keep(self, rooms: list[Tensor]) -> None:
-        """For the next product, if they are not too large."""
-        if sum(room.nbytes for room in rooms) <= _KEPT_BYTES:
-            self._rooms.append(rooms)
-
-    def _taken_rooms(self, count: int) -> list[Tensor] | None:
-        """The large arrays of an earlier product, if they fit: memory that is new to a process is slow at first."""
-        try:
-            rooms = self._rooms.pop()  # nobody else has them now
-        except IndexError:
-            return None
-        self._rooms.clear()
-        return rooms if rooms[0].shape[2] == count else None
+    @contextmanager
+    def _workspace(self, count: int) -> Iterator[Workspace]:
+        """Arrays for all products and states, those of the last time if they fit: new memory is slow at first."""
+        kept = self._kept.pop() if self._kept else None  # nobody else has them now
+        if kept is None or kept[0][0].shape[2] != count:
+            kept = [layer.room(count) for layer in self.layers], self.zeros(count)
+        yield kept
+        if sum(array.nbytes for arrays in (kept[0], *kept[1]) for array in arrays) <= _KEPT_BYTES:
+            self._kept[:] = [kept]
 
     def local_product(self, vectors: Tensor) -> Tensor:
         """K, with one set of large arrays."""
@@ -250,15 +253,18 @@ class RecurrentDynamics(Dynamics):
 
     def parts(self, flat: Tensor) -> list[list[Tensor]]:
         """Copies of every layer's states as (steps, samples, vectors, units), in its own order of time."""
+        plain = torch.contiguous_format
+        return [[state.clone(memory_format=plain) for state in states] for states in self._views(flat)]
+
+    def _views(self, flat: Tensor) -> list[list[Tensor]]:
+        """The same without copies."""
         size = self.samples * self.steps * self.units
         parts = iter(torch.split(flat, size, 1))
         shape = len(flat), self.samples, self.steps, self.units
-
-        def block(layer: Layer) -> Tensor:
-            ordered = layer.in_order(next(parts).view(shape).permute(2, 1, 0, 3))
-            return ordered.clone(memory_format=torch.contiguous_format)
-
-        return [[block(layer) for _ in layer.names] for layer in self.layers]
+        return [
+            [layer.in_order(next(parts).view(shape).permute(2, 1, 0, 3)) for _ in layer.names]
+            for layer in self.layers
+        ]
 
     def _flat(self, block: Tensor, layer: Layer) -> Tensor:
         return layer.in_order(block).permute(2, 1, 0, 3).reshape(block.shape[2], -1)
@@ -297,6 +303,12 @@ class RecurrentDynamics(Dynamics):
                 f"{type(module).__name__} does not compute what its weights say (a hook, dropout between layers or a "
                 "subclass with its own forward): write it as a loop over a module and name that as a state."
             )
+
+
+def _clear(blocks: list[list[Tensor]]) -> None:
+    for states in blocks:
+        for state in states:
+            state.zero_()
 
 
 def as_samples_first(module: nn.RNNBase, x: object) -> Tensor:
