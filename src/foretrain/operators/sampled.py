@@ -28,7 +28,6 @@ from foretrain.support.user_warnings import warn_user
 Array: TypeAlias = NDArray[np.float64]
 
 _EVERY_DIRECTION = 256  # dimensions up to which members are seen by all unit vectors
-_USUAL = 0.01  # the accuracy of exact ones
 _LEADING, _TESTS = 32, 64  # vectors beyond: leading ones of the mean, and random ones outside of these
 
 
@@ -168,13 +167,13 @@ class SampledOperator(Operator):
     def trace(self, *, accuracy: float | None = None, **options: Any) -> Estimate:
         """The trace of the expectation."""
         if (members := self.members) is None or self.domain != self.codomain:
-            return estimators.trace(self, accuracy=accuracy or _USUAL, **options)
+            return estimators.trace(self, accuracy=accuracy, **options)
         return self._known_to(members.trace(), accuracy, "trace")
 
     def frobenius_norm(self, *, accuracy: float | None = None, **options: Any) -> Estimate:
         """The norm of the expectation."""
         if (members := self.members) is None:
-            return estimators.frobenius_norm(self, accuracy=accuracy or _USUAL, **options)
+            return estimators.frobenius_norm(self, accuracy=accuracy, **options)
         return self._known_to(members.norm(), accuracy, "Frobenius norm")
 
     def effective_rank(self, *, accuracy: float | None = None, **options: Any) -> Estimate:
@@ -186,7 +185,7 @@ class SampledOperator(Operator):
         asked = options.get("kind", "participation"), options.get("share")
         if members is not None and self.positive and asked == ("participation", None):
             return self._known_to(members.participation(), accuracy, "effective rank")
-        found = estimators.effective_rank(self, accuracy=accuracy or _USUAL, **options)
+        found = estimators.effective_rank(self, accuracy=accuracy, **options)
         if members is None:
             return found
         error = math.hypot(found.standard_error, found.value * members.relative_error())

@@ -24,7 +24,7 @@ from foretrain.operators.estimators.estimate import (
     mean_and_error,
     relative,
 )
-from foretrain.operators.estimators.exactness import AFFORDABLE, is_affordable
+from foretrain.operators.estimators.exactness import affordable, is_affordable
 from foretrain.operators.estimators.moments import Sketch
 from foretrain.operators.estimators.probes import (
     Counted,
@@ -54,11 +54,11 @@ def trace(
     op: Operator,
     *,
     method: Method | str = "auto",
-    accuracy: float = 0.01,
+    accuracy: float | None = None,
     products: int | None = None,
     seed: Seed = 0,
 ) -> Estimate:
-    """The trace, to a relative standard error of ``accuracy`` or with at most ``products`` products.
+    """The trace, to a relative standard error of ``accuracy`` (1 %) or with at most ``products`` products.
 
     "auto" is exact as far as that is affordable: by structure where the operator knows a way, or by products with all
     unit vectors (see ``exactness``; up to ``products``, if given). Beyond it is the mean of the operator's own draws,
@@ -74,7 +74,7 @@ def trace(
         )
     target = Target.of(accuracy, products)
     if method == "auto":
-        return target.warn_unless_reached(_automatic(op, products, target, seed), "trace")
+        return target.warn_unless_reached(_automatic(op, products, accuracy, seed), "trace")
     if method == "exact":
         known = op.trace_by_structure(math.inf)
         return _by_unit_vectors(Counted(op.same_spectrum()), seed) if known is None else exact(*known, seed)
@@ -88,12 +88,13 @@ def trace(
     return target.warn_unless_reached(found.times(counted.unit), "trace")
 
 
-def _automatic(op: Operator, products: int | None, target: Target, seed: Seed) -> Estimate:
-    known = op.trace_by_structure(AFFORDABLE) if products is None else None
+def _automatic(op: Operator, products: int | None, accuracy: float | None, seed: Seed) -> Estimate:
+    target = Target.of(accuracy, products)
+    known = op.trace_by_structure(affordable(accuracy)) if products is None else None
     if known is not None:
         return exact(*known, seed)
     smaller, counted = op.same_spectrum(), Counted(op, up_to_exact=products is None)
-    if is_affordable([smaller], products):
+    if is_affordable([smaller], products, accuracy):
         return _by_unit_vectors(Counted(smaller), seed)
     try:
         if products is None and (drawn := _by_draws(op, target, seed)) is not None:
