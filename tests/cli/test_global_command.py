@@ -103,7 +103,11 @@ def test_all_of_a_model_with_a_readout(files: tuple[str, Path], capsys: pytest.C
     assert found["samples"] == {"count": SAMPLES, "used": list(range(SAMPLES))}
     view = found["states"]["states"]
     assert view["axes"] == {"batch": SAMPLES, "time": STEPS, "unit": 4}
-    temporal = torch.linalg.eigvalsh(kernel.temporal(method="exact").dense()).flip(0).numpy()
+    temporal = (
+        torch.linalg.eigvalsh(kernel.partial_trace(over="unit", normalize=True, method="exact").dense())
+        .flip(0)
+        .numpy()
+    )
     assert view["temporal_shares"][:3] == pytest.approx(temporal[:3] / temporal.sum(), rel=1e-6)
     assert np.shape(view["temporal_modes"]) == (3, SAMPLES, STEPS)
     exact = kernel.alignment(y, model.head.weight)  # type: ignore[union-attr]

@@ -41,6 +41,20 @@ def test_dear_products_are_estimated(operator: Operator) -> None:
         assert found.standard_error > 0
 
 
+def test_an_accuracy_that_is_asked_for_bounds_the_work(operator: Operator) -> None:
+    operator.flops = 1e7
+    other = operator * 2.0
+    for name, given in {"trace": (), "frobenius_norm": (), "effective_rank": (), "inner": (other,)}.items():
+        ask = getattr(operator, name)
+        exact, found = ask(*given), ask(*given, accuracy=0.05)
+        assert exact.method == "exact"
+        assert found.products < SIZE / 4
+        assert 0 < found.relative_error <= 0.05
+        assert abs(found.value - exact.value) < 4 * found.standard_error
+    operator.flops = 1e5
+    assert operator.effective_rank(accuracy=0.05).method == "exact"
+
+
 def test_a_budget_forces_either(operator: Operator) -> None:
     with pytest.warns(AccuracyWarning, match="raise products"):
         assert operator.frobenius_norm(products=100, accuracy=1e-6).standard_error > 0

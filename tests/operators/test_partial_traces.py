@@ -23,7 +23,7 @@ from torch import Tensor
 
 from foretrain.operators import Operator, Space, SumSpace, identity, kron
 from foretrain.operators.reductions import PartialTrace, SampledPartialTrace
-from foretrain.support.errors import InputError, NotSupportedError
+from foretrain.support.errors import AccuracyWarning, InputError, NotSupportedError
 
 STATES = Space.of(batch=2, time=3, unit=4)
 PROPER = [names for count in (1, 2) for names in combinations(STATES.names, count)]
@@ -183,6 +183,38 @@ class Coupled(Operator):
 
     def _apply(self, flat: Tensor) -> Tensor:
         return flat + (flat @ self.direction)[:, None] * self.direction
+
+
+def of_trace_norm_and_rank(matrix: Tensor) -> list[float]:
+    trace, norm = float(matrix.trace()), float(matrix.norm())
+    return [trace, norm, trace**2 / norm**2]
+
+
+@pytest.mark.parametrize("every", [256, 8])  # dimensions that are seen whole
+def test_estimates_of_sampled_partial_traces_have_the_error_of_the_sample(
+    every: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("foretrain.operators.sampled._EVERY_DIRECTION", every)
+    space = Space.of(time=12, unit=30)
+    operator = positive_operator(space, rank=40)
+    truth = of_trace_norm_and_rank(traced(operator.matrix, space, ("unit",)))
+    scores = []
+    for seed in range(60):
+        sampled = operator.partial_trace("unit", method="stochastic", probes=24, seed=seed)
+        found = [sampled.trace(), sampled.frobenius_norm(), sampled.effective_rank()]
+        assert all("probes" in repr(each) and each.standard_error > 0 for each in found)
+        scores.append([(each.value - true) / each.standard_error for each, true in zip(found, truth)])
+    # Sixty scores have a mean with a standard error of 0.13, and a root mean square with about 0.1.
+    assert np.abs(np.mean(scores, 0)).max() < 0.5
+    spread = np.sqrt(np.square(scores).mean(0))
+    assert spread.min() > 0.6
+    assert spread.max() < 1.6
+
+
+def test_an_accuracy_that_probes_do_not_have_is_warned_of() -> None:
+    sampled = positive_operator(STATES).partial_trace("unit", method="stochastic", probes=3)
+    with pytest.warns(AccuracyWarning, match="state more"):
+        sampled.effective_rank(accuracy=1e-6)
 
 
 @pytest.mark.slow

@@ -33,7 +33,6 @@ from foretrain.empirical.differentials import (
     step_prediction,
 )
 from foretrain.empirical.fields import FieldRecord, heavy_tail, record_fields, weight_free
-from foretrain.empirical.global_ntk import reduced_view
 from foretrain.empirical.global_ntk.readout import find_readout
 from foretrain.empirical.imbalance import imbalance
 from foretrain.empirical.layer_scales import layer_scales
@@ -266,7 +265,7 @@ EXAMPLES: dict[str, Callable[[], Any]] = {
     "bounds of the rank": lambda: states().rank_bounds(states().states),
     "alignment of states": lambda: states().alignment(states().states),
     "readout": lambda: find_readout(recurrent(), sequences(), states()),
-    "reduced view": lambda: reduced_view(states(), "temporal"),
+    "reduced view": lambda: states().temporal(),
     "sampled partial trace": lambda: states().partial_trace(over=("unit",), probes=4),
     "check of an operator": lambda: symmetric_operator().check(),
     "comparison of operators": lambda: symmetric_operator().compare(2 * symmetric_operator()),

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -230,6 +231,13 @@ class Operator(DenseForms):
 
     def trace_by_structure(self, most_flops: float) -> tuple[float, int] | None:
         """The exact trace and the products it took, where a kind knows a way for at most so many operations."""
+        return None
+
+    def trace_draws(self, count: int, generator: torch.Generator) -> Tensor | None:
+        """Independent unbiased draws of the trace, of kinds that have them for less than a product each.
+
+        (count, parts): parts that add up, where these are independent too.
+        """
         return None
 
     def __getstate__(self) -> dict[str, Any]:

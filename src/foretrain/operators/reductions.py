@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import cached_property
 from math import ceil, sqrt
 from typing import TYPE_CHECKING, Literal
 
@@ -23,6 +24,7 @@ from torch import Tensor
 from foretrain.operators.algebra import Derived
 from foretrain.operators.flat_blocks import basis_rows, random_normals, random_signs
 from foretrain.operators.operator import Operator
+from foretrain.operators.sampled import Members, SampledOperator, probing_vectors
 from foretrain.operators.spaces import Space, Vector, axis_indices, axis_names
 from foretrain.operators.subspaces import between
 from foretrain.support.answers import Answer
@@ -41,6 +43,7 @@ _ALWAYS_EXACT_TRACED = 256
 _ALWAYS_EXACT_SIZE = 4096
 _PILOT_PROBES = 16
 _TEST_VECTORS = 4
+_SHARE_OF_TESTS = 4  # every vector takes a product for each probe
 
 
 class _Side:
@@ -121,8 +124,10 @@ class PartialTrace(AxisContraction):
         return basis_rows(start, stop, self.probe_count, dtype=self.dtype, device=self.device)
 
 
-class SampledPartialTrace(AxisContraction):
+class SampledPartialTrace(AxisContraction, SampledOperator):
     """The partial trace estimated with fixed random signs; unbiased, with standard errors from their spread."""
+
+    remedy = "state more `probes=`"
 
     def __init__(
         self, parent: Operator, over: tuple[str, ...], *, normalize: bool, probes: int, seed: Seed
@@ -137,6 +142,18 @@ class SampledPartialTrace(AxisContraction):
 
     def _probes(self, side: _Side, start: int, stop: int) -> Tensor:
         return self._signs[start:stop].to(self.dtype)
+
+    @cached_property
+    def members(self) -> Members:
+        """The partial traces by every probe alone."""
+        vectors, tests = probing_vectors(self.apply, self, self.seed, share=_SHARE_OF_TESTS)
+        found = Members(vectors, tests, self.seed, "probes", price=len(vectors))
+        parts = [
+            torch.cat([*self._contributions(self.parent.apply, block, self._entry, self._exit)], 1)
+            for block in torch.split(found.vectors, self.best_block)
+        ]
+        found.add(self.weight * self.probe_count * torch.cat(parts).transpose(0, 1))
+        return found
 
     def standard_error(self, vector: Vector) -> Vector:
         """The standard error of every entry of the product with one vector."""

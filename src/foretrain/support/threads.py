@@ -123,8 +123,15 @@ def over_cores(function: Callable[[T], R], parts: Sequence[T], *, uses_blas: boo
         return [function(part) for part in parts]
     if not uses_blas:
         return list(_pool().map(function, parts))
-    with _libraries().limit(limits=1, user_api="blas"):
+    with one_thread_of_blas():
         return list(_pool().map(function, parts))
+
+
+@contextmanager
+def one_thread_of_blas() -> Iterator[None]:
+    """Let matrix products of numpy inside have one thread: small ones on several wait longer than they compute."""
+    with _libraries().limit(limits=1, user_api="blas"):
+        yield
 
 
 @contextmanager

@@ -21,7 +21,6 @@ from foretrain.empirical.fields.spectra import weight_eigenvalues
 from foretrain.empirical.global_ntk import global_ntk
 from foretrain.empirical.global_ntk.dynamics import places_of
 from foretrain.empirical.global_ntk.readout import find_readout, placed_target
-from foretrain.empirical.global_ntk.reduced_views import reduced_view
 from foretrain.empirical.imbalance import observe_imbalance
 from foretrain.empirical.models.arguments import as_batch
 from foretrain.empirical.models.model import call_with
@@ -292,8 +291,8 @@ def global_ntk_rank(accuracy: float = 0.02, seed: Seed = 0, **options: Any) -> O
         kernel = global_ntk(model, inputs(batch), **options)
         ranks = [
             kernel.effective_rank(accuracy=accuracy, seed=seed),
-            reduced_view(kernel, "temporal", accuracy=accuracy, seed=seed).rank,
-            reduced_view(kernel, "spatial", accuracy=accuracy, seed=seed).rank,
+            kernel.temporal(accuracy=accuracy, seed=seed).rank,
+            kernel.spatial(accuracy=accuracy, seed=seed).rank,
         ]
         return {
             "": _by("view", _VIEWS, [rank.value for rank in ranks]),

@@ -156,7 +156,10 @@ def test_alignment_by_random_signs_covers_the_exact_value() -> None:
     assert 0 < found.standard_error[0] < 0.06 * found.rayleigh[0]
     u = target.flatten() / target.norm()
     exact = (
-        u @ kernel.temporal(method="exact").dense() @ u / (kernel.trace(method="exact").value / kernel.size)
+        u
+        @ kernel.partial_trace(over="unit", normalize=True).dense()
+        @ u
+        / (kernel.trace(method="exact").value / kernel.size)
     )
     assert abs(found.rayleigh[0] - float(exact)) < 4 * found.standard_error[0]
 

@@ -40,7 +40,6 @@ from foretrain.doctor.outcome import outcome_of
 from foretrain.doctor.setup import Case, descent
 from foretrain.doctor.stability import Tangent, edge, loss_curvature
 from foretrain.empirical.global_ntk import global_ntk
-from foretrain.empirical.global_ntk.reduced_views import reduced_view
 from foretrain.empirical.global_ntk.summary import members_of
 from foretrain.empirical.target_modes import target_modes
 from foretrain.support.answers import labelled
@@ -217,9 +216,7 @@ def measure_ranks(case: Case, seen: Pass) -> Ranks:
         whole = global_ntk(case.raw_model, case.chosen(samples).x[:samples], parameters=own)
         members = members_of(whole)
         kernel = next((part for name, part in members.items() if name.startswith("hidden")), whole)
-        temporal, spatial = (
-            reduced_view(kernel, kind, accuracy=_ACCURACY, seed=0) for kind in ("temporal", "spatial")
-        )
+        temporal, spatial = kernel.temporal(accuracy=_ACCURACY), kernel.spatial(accuracy=_ACCURACY)
         try:
             cosine = float(kernel.cosine(kernel.concatenated_core, accuracy=_ACCURACY, seed=0).value)
         except ForetrainError:

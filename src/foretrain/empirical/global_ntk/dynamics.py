@@ -69,6 +69,22 @@ class Dynamics(ABC):
         """J: changes of the states by changes of the parameters."""
         return self.propagate(self.local_push(tangents))
 
+    @property
+    def draws_by_sample(self) -> bool:
+        """Whether ``random_states`` can give every sample directions of its own."""
+        return False
+
+    def random_states(self, count: int, generator: torch.Generator, *, by_sample: bool = False) -> Tensor:
+        """J g for random directions g of the parameters with independent standard normal entries.
+
+        With ``by_sample`` engines that can draw other directions for every sample do so.
+        """
+        drawn = {
+            name: torch.randn(count, *value.shape, generator=generator, dtype=self.dtype).to(self.device)
+            for name, value in self.parameters.items()
+        }
+        return self.push(drawn)
+
     def pull(self, vectors: Tensor) -> Values:
         """J*: gradients with respect to the parameters."""
         return self.local_pull(self.propagate_adjoint(vectors))

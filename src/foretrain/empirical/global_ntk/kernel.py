@@ -11,14 +11,16 @@ import torch
 from torch import Tensor
 
 from foretrain.empirical.global_ntk.alignment import StateAlignment, alignment
-from foretrain.empirical.global_ntk.dynamics import Dynamics, Site, feature_axis, places_of
+from foretrain.empirical.global_ntk.dynamics import Dynamics, Site, places_of
 from foretrain.empirical.global_ntk.parameter_shares import LossDecrease
 from foretrain.empirical.global_ntk.ranks import RankBounds, rank_bounds
+from foretrain.empirical.global_ntk.reduced_views import ReducedView, reduced_view
 from foretrain.operators import Operator, Space, SumSpace, Vector, add, dense_operator, from_functions, lift
 from foretrain.operators.linear_map import kind_of
 from foretrain.operators.spaces import VectorSpace
 from foretrain.support.answers import Answer
 from foretrain.support.errors import InputError, NotSupportedError, unknown_name
+from foretrain.support.seeds import Seed
 
 if TYPE_CHECKING:
     from foretrain.empirical.global_ntk.summary import GlobalSummary
@@ -231,22 +233,32 @@ class GlobalNTK(Operator):
         found = self.parameter_traces(most_flops)
         return None if found is None else (math.fsum(found[0].values()), found[1])
 
+    def trace_draws(self, count: int, generator: torch.Generator) -> Tensor:
+        """|J g|^2 for random directions g, (count, samples) where every sample has its own."""
+        states = self._kept(self.dynamics.random_states(count, generator, by_sample=True))
+        if not self.dynamics.draws_by_sample:
+            return _squares(states)[:, None]
+        members = self.domain.members.values() if isinstance(self.domain, SumSpace) else [self.domain]
+        samples = next(iter(members)).plain("draws by sample")["batch"]
+        parts = torch.split(states, [member.size for member in members], 1)
+        return torch.stack([_squares(part.view(count, samples, -1)) for part in parts]).sum(0)
+
     def parameter_traces(self, most_flops: float) -> tuple[dict[str, float], int] | None:
         """tr(J_p J_p*) of every counted parameter and the sweeps it took; None where that is not affordable."""
         return self.dynamics.parameter_traces(self.members, most_flops)
 
-    def temporal(self, **options: Any) -> Operator:
-        """NTK_temp = tr_unit(NTK_S) / units (15), on all other axes; images have channels for units."""
-        features = feature_axis(self.domain.plain("the temporal kernel"))
-        found: Operator = self.partial_trace(over=features, normalize=True, **options)
-        return found
+    def temporal(self, *, accuracy: float = 0.02, seed: Seed = 0) -> ReducedView:
+        """NTK_temp = tr_unit(NTK_S) / units (15), on all other axes; images have channels for units.
 
-    def spatial(self, **options: Any) -> Operator:
-        """NTK_space = tr_(batch, time)(NTK_S) / (batch * time) (15), on the units."""
-        space = self.domain.plain("the spatial kernel")
-        others = [name for name in space.names if name != feature_axis(space)]
-        found: Operator = self.partial_trace(over=others, normalize=True, **options)
-        return found
+        A large one is made of random directions of the parameters, as many as its effective rank ``.rank`` needs for
+        a relative standard error of ``accuracy``; ``.error`` is its own expected error. The exact one, whose products
+        are dear, is ``partial_trace(over="unit", normalize=True, method="exact")``.
+        """
+        return reduced_view(self, "temporal", accuracy=accuracy, seed=seed)
+
+    def spatial(self, *, accuracy: float = 0.02, seed: Seed = 0) -> ReducedView:
+        """NTK_space = tr_(batch, time)(NTK_S) / (batch * time) (15), on the units, in the same way."""
+        return reduced_view(self, "spatial", accuracy=accuracy, seed=seed)
 
     def answer(self) -> Answer:
         """Its states and parameters; nothing is computed, ``summary`` has the numbers."""
@@ -312,6 +324,12 @@ class GlobalNTK(Operator):
             positive=adjoint is None,
             **kind_of(self),
         )
+
+
+def _squares(rows: Tensor) -> Tensor:
+    """Squared lengths along the last axis, in double precision."""
+    lengths: Tensor = torch.linalg.vector_norm(rows, dim=-1, dtype=torch.float64)
+    return lengths.square()
 
 
 def _differentiating(function: Callable[[Tensor], R]) -> Callable[[Tensor], R]:

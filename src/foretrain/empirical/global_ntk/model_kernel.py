@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from foretrain.empirical.global_ntk.graph.dynamics import GraphDynamics
 from foretrain.empirical.global_ntk.implicit.dynamics import ImplicitDynamics
 from foretrain.empirical.global_ntk.kernel import GlobalNTK
+from foretrain.empirical.global_ntk.recurrent.cell_loops import cell_loop
 from foretrain.empirical.global_ntk.recurrent.dynamics import RecurrentDynamics, as_samples_first
-from foretrain.empirical.models.arguments import as_batch, chosen, trainable
+from foretrain.empirical.models.arguments import Batch, as_batch, chosen, trainable
 from foretrain.empirical.models.model import call_with, explained, refuse_ill_defined, unchanged
 from foretrain.operators import SumSpace
 from foretrain.support.errors import InputError, NotSupportedError
@@ -87,6 +88,8 @@ def global_ntk(
             return _of_recurrent(module, recurrent, given, states, parameters)
         if batch_axis == 0:
             _refuse_time_first(module, recurrent, x)
+        if (loop := _of_cell_loop(module, states, parameters, as_batch(x, batch_axis, shared))) is not None:
+            return GlobalNTK(loop)
         graph = GraphDynamics(
             module, x, "" if states is None else states, parameters, batch_axis=batch_axis, shared=shared
         )
@@ -137,6 +140,18 @@ def _of_recurrent(
             f"this recurrent layer has one state, 'hidden', not {states!r}: leave `states=` out."
         )
     return GlobalNTK(dynamics)
+
+
+def _of_cell_loop(model: nn.Module, states: Any, parameters: Any, batch: Batch) -> RecurrentDynamics | None:
+    """The dynamics of a loop over a cell that is named as the state; None if there is none that is a layer."""
+    named = {"": states} if isinstance(states, str) else states
+    places = [*named.values()] if isinstance(named, Mapping) else []
+    modules = dict(model.named_modules())
+    if len(places) != 1 or places[0] not in modules:
+        return None
+    refuse_ill_defined(model)
+    counted = chosen(trainable(model, None), parameters)
+    return cell_loop(modules[places[0]], lambda: _run(model, batch.arguments), batch.count, counted)
 
 
 def _given(

@@ -63,12 +63,16 @@ def rank_bounds(kernel: GlobalNTK, err: Any, tolerance: float) -> RankBounds:
     require_memory(
         8 * 4 * (places**2 + units**2) + 8 * places * units * 16,
         f"the ranks of kernels of {places} and {units} rows",
-        "use fewer samples or steps, or effective_rank() of kernel.temporal() instead",
+        "use fewer samples or steps, or kernel.temporal().effective_rank() instead",
     )
     err = kernel._flat_vector(err, kernel.domain)
     change = kernel.apply(err)
     # In double precision, because ranks need it.
-    reduced = kernel.temporal(method="exact"), kernel.spatial(method="exact")
+    space = kernel.domain.plain("a bound on ranks")
+    reduced = (
+        kernel.partial_trace(over=over, normalize=True, method="exact")
+        for over in (space.names[-1:], space.names[:-1])
+    )
     temporal, spatial = (torch.linalg.eigvalsh(view.dense().double()) for view in reduced)
     largest = max(float(temporal.max()) * units, float(spatial.max()) * places)
     try:

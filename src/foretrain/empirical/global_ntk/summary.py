@@ -6,7 +6,6 @@ import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -19,10 +18,9 @@ from foretrain.empirical.global_ntk.dynamics import feature_axis
 from foretrain.empirical.global_ntk.kernel import GlobalNTK
 from foretrain.empirical.global_ntk.parameter_shares import LossDecrease, Shares, trace_shares
 from foretrain.empirical.global_ntk.readout import Readout, placed_target
-from foretrain.empirical.global_ntk.reduced_views import reduced_view
 from foretrain.empirical.global_ntk.view import ESTIMATE, View, said
-from foretrain.operators import Space, SumSpace, dense_operator
-from foretrain.operators.estimators import Estimate
+from foretrain.operators import Space, SumSpace
+from foretrain.operators.estimators import Estimate, top_modes
 from foretrain.support.answers import (
     BLUE,
     GREEN,
@@ -307,12 +305,11 @@ def _view(
 ) -> View:
     space = kernel.domain.plain("a view")
     places = space.without([feature_axis(space)])
-    view = partial(reduced_view, kernel, accuracy=asked.accuracy, seed=asked.seed)
-    temporal, spatial = _advanced(bar, view("temporal")), _advanced(bar, view("spatial"))
+    asking: dict[str, Any] = {"accuracy": asked.accuracy, "seed": asked.seed}
+    temporal, spatial = _advanced(bar, kernel.temporal(**asking)), _advanced(bar, kernel.spatial(**asking))
     # Leading modes, which are positive where they are largest.
-    count = min(max(asked.modes, _SPECTRUM), len(temporal.matrix))
-    operator = dense_operator(temporal.matrix, Space.of(place=len(temporal.matrix)), positive=True)
-    leading = operator.top_modes(count, tolerance=1e-6)
+    count = min(max(asked.modes, _SPECTRUM), temporal.size)
+    leading = top_modes(temporal, count, tolerance=1e-6)
     values, vectors = leading.values.numpy(), leading.vectors.cpu().double().numpy()
     vectors = vectors * np.sign(vectors[np.arange(count), np.abs(vectors).argmax(1)])[:, None]
     core, likeness = _advanced(bar, _core(kernel, asked.accuracy, asked.seed))
@@ -324,7 +321,7 @@ def _view(
         spatial_rank=spatial.rank,
         temporal_error=temporal.error,
         temporal_modes=vectors[: asked.modes].reshape(-1, *places.shape),
-        temporal_shares=values / float(temporal.matrix.diagonal().sum()),
+        temporal_shares=values / temporal.trace().value,
         core_shares=core,
         core_cosine=likeness,
         alignment=alignment,

@@ -56,13 +56,12 @@ def likeness(kernel: GlobalNTK, seed: int) -> xarray.Dataset:
 
 def views(kernel: GlobalNTK, seed: int) -> xarray.Dataset:
     """Singular values of the views in time of NTK_S, V V*, K and P, and leading modes of the symmetric ones."""
-    from foretrain.empirical.global_ntk.reduced_views import reduced_view
     from foretrain.operators.flat_blocks import random_signs
 
     units = kernel.domain.plain("the propagator")["unit"]
     signs = random_signs(_WEIGHTINGS, units, seed, dtype=kernel.dtype, device=kernel.device)
     matrices = {
-        "NTK": reduced_view(kernel, "temporal", accuracy=_ACCURACY, seed=seed).matrix,
+        "NTK": kernel.temporal(accuracy=_ACCURACY, seed=seed).matrix,
         "core": core_view(kernel),
         # No weight of one unit touches another, so that all pairs are the equal ones: exact, at one product each.
         "K": pair_view(kernel.K),

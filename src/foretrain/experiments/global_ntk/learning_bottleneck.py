@@ -385,11 +385,10 @@ class _Watch:
     def alignment(self, model: Recurrent) -> dict[str, FloatArray]:
         """Cosines (kinds, modes), Rayleigh quotients through the readout over the mean, and the rank in time."""
         from foretrain.empirical.global_ntk import global_ntk
-        from foretrain.empirical.global_ntk.reduced_views import reduced_view
 
         kernel = global_ntk(model, self.quiet.x.to(model.readout.weight), parameters="recurrent.*")
         through = kernel.alignment(self.quiet.y, model.readout.weight, modes=MODES, accuracy=_ACCURACY)
-        view = reduced_view(kernel, "temporal", accuracy=_ACCURACY)
+        view = kernel.temporal(accuracy=_ACCURACY)
         modes = self.quiet.left.t()
         units = model.recurrent.hidden_size
         spread = modes[:, :, None].expand(-1, -1, units).flatten(1)

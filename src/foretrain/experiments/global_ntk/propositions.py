@@ -108,7 +108,8 @@ def _measured(plan: Plan, cell: str, seed: Seed) -> xarray.Dataset:
     for eta in _STEPS / largest:
         change = _step(model, x, err, eta) - states
         gaps.append(float((change + eta * linear).norm() / (eta * linear.norm())))
-    decrease, traced = kernel.loss_decrease(err), kernel.temporal(method="exact").dense()
+    decrease = kernel.loss_decrease(err)
+    traced = kernel.partial_trace(over="unit", normalize=True, method="exact").dense()
     slope = float(err.flatten() @ dense @ err.flatten())
     # dL/dη of half the squared distance at η = 0, by centred differences of real steps.
     ends = [_step(model, x, err, sign * 1e-5) for sign in (1, -1)]
@@ -161,9 +162,8 @@ def _beyond(kernel: GlobalNTK, err: torch.Tensor, axis: int) -> float:
     import torch
 
     places, units = err.shape[0] * err.shape[1], err.shape[2]
-    reduced = kernel.temporal(method="exact").dense() * units
-    if axis:
-        reduced = kernel.spatial(method="exact").dense() * places
+    over = ("batch", "time") if axis else ("unit",)
+    reduced = kernel.partial_trace(over=over, method="exact").dense()
     change = kernel.apply(err.flatten()[None]).view(places, units)
     values, vectors = torch.linalg.eigh(reduced)
     reached = (vectors.T @ (change if axis == 0 else change.T)).square().sum(dim=1)

@@ -204,12 +204,9 @@ def global_ntk(
     x = torch.randn(samples, steps, n_in, generator=torch_generator(data), dtype=torch.float64)
     kernel = kernel_of(model.recurrent, x)
     found: dict[str, Any] = {"trace": kernel.trace(accuracy=accuracy, seed=probes)}
-    for name, view in (
-        ("effective_rank", kernel),
-        ("temporal_rank", kernel.temporal()),
-        ("spatial_rank", kernel.spatial()),
-    ):
-        found[name] = view.effective_rank(accuracy=accuracy, seed=probes)
+    found["effective_rank"] = kernel.effective_rank(accuracy=accuracy, seed=probes)
+    found["temporal_rank"] = kernel.temporal(accuracy=accuracy, seed=probes).rank
+    found["spatial_rank"] = kernel.spatial(accuracy=accuracy, seed=probes).rank
     errors = {f"{name}_error": estimate.standard_error for name, estimate in found.items()}
     return {name: estimate.value for name, estimate in found.items()} | errors
 

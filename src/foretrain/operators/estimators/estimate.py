@@ -17,6 +17,7 @@ from foretrain.support.progress import Progress
 from foretrain.support.seeds import Seed, integer
 from foretrain.support.user_warnings import warn_user
 
+USUAL_ACCURACY = 0.01  # unless the caller asks for another
 MOST_PRODUCTS = 1000  # unless the caller sets a budget
 _FASTEST_GROWTH = 1.5
 _SLOWEST_GROWTH = 1.25
@@ -100,8 +101,9 @@ class Target:
     products: int
 
     @classmethod
-    def of(cls, accuracy: float, products: int | None) -> Target:
-        """Checked; without a budget it is MOST_PRODUCTS."""
+    def of(cls, accuracy: float | None, products: int | None) -> Target:
+        """Checked; where none is asked for it is USUAL_ACCURACY, and without a budget MOST_PRODUCTS."""
+        accuracy = USUAL_ACCURACY if accuracy is None else accuracy
         if not (math.isfinite(accuracy) and accuracy > 0):
             raise InputError(
                 f"`accuracy` is {accuracy!r}, but it is a relative standard error: give 0.01 for 1 %."

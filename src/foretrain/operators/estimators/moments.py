@@ -33,6 +33,7 @@ from foretrain.operators.estimators.probes import Counted, Source, gram
 from foretrain.support.errors import InputError
 from foretrain.support.progress import Progress
 from foretrain.support.seeds import Seed, spawn
+from foretrain.support.threads import one_thread_of_blas
 
 Array: TypeAlias = NDArray[np.float64]
 Functional: TypeAlias = Callable[[Array, Array], Array]  # of (tr A, tr A²), entry by entry
@@ -42,7 +43,11 @@ _FLOOR = 3000.0  # times the rounding: relative errors below are those of the sm
 # So that the shift is near the root of double precision, where its inverse loses least.
 _LEAST_ROUNDING = 3e-11
 _AMPLIFIED = 3.0  # times the rounding of the terms of tr A that cancel: the error they leave, measured
-_FIRST_PROBES = 24
+_FIRST_PROBES, _FIRST_FEW = (
+    24,
+    16,
+)  # before the first look, the fewer from _COARSE on: fewer make errors too random
+_COARSE = 0.03  # accuracy
 _MANY = 150  # probes that would still be needed call for the large modes
 _WIDTH = 4  # of the Krylov blocks: narrow for depth, but cheaper per vector than single ones
 _DEPTH = 8  # blocks at a time
@@ -113,6 +118,7 @@ class Grams:
             "the operator was declared positive, but has negative eigenvalues: declare it symmetric only."
         )
 
+    @one_thread_of_blas()
     def estimate(self, functional: Functional) -> tuple[float, float]:
         """A function of (tr A, tr A²), free of bias to first order, and its standard error, not below rounding."""
 
@@ -199,7 +205,7 @@ def tested_moments(counted: Counted, functional: Functional, target: Target, see
     sketch, draw, step = Sketch(counted), krylov_source.normals, _WIDTH * _DEPTH
     krylov: BlockKrylov | None = None  # lends the sketch its vectors, a step at a time
     deep = 0  # vectors it has lent
-    wanted = whole_blocks(_FIRST_PROBES, counted.block)
+    wanted = whole_blocks(_FIRST_FEW if target.accuracy >= _COARSE else _FIRST_PROBES, counted.block)
     with Progress("probes") as bar:
         while True:
             left = target.products - counted.products

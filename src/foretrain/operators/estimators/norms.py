@@ -33,7 +33,7 @@ _FIRST_PROBES = 24
 
 
 def frobenius_norm(
-    op: Operator, *, accuracy: float = 0.01, products: int | None = None, seed: Seed = 0
+    op: Operator, *, accuracy: float | None = None, products: int | None = None, seed: Seed = 0
 ) -> Estimate:
     """The root of tr(A* A), to a relative standard error of ``accuracy`` or with at most ``products`` products.
 
@@ -44,7 +44,7 @@ def frobenius_norm(
     """
     target, counted = Target.of(accuracy, products), Counted(op, up_to_exact=products is None)
     smaller = op.same_spectrum()
-    if is_affordable([smaller], products):
+    if is_affordable([smaller], products, accuracy):
         return _exact_norm(Counted(smaller), seed)
     try:
         if op.positive:
@@ -77,7 +77,7 @@ def _root_of_second(first: Array, second: Array) -> Array:
 
 
 def inner(
-    a: Operator, b: Operator, *, accuracy: float = 0.01, products: int | None = None, seed: Seed = 0
+    a: Operator, b: Operator, *, accuracy: float | None = None, products: int | None = None, seed: Seed = 0
 ) -> Estimate:
     """tr(A* B) as the mean of (A w) · (B w) over probes w on the sphere.
 
@@ -94,7 +94,7 @@ def inner(
 
 
 def cosine(
-    a: Operator, b: Operator, *, accuracy: float = 0.01, products: int | None = None, seed: Seed = 0
+    a: Operator, b: Operator, *, accuracy: float | None = None, products: int | None = None, seed: Seed = 0
 ) -> Estimate:
     """tr(A* B) / (|A| |B|), with an absolute standard error of ``accuracy``.
 
@@ -119,7 +119,7 @@ def _paired(
     plain: Callable[[Array], Array],
     statistic: Statistic,
     what: str,
-    accuracy: float,
+    accuracy: float | None,
     products: int | None,
     seed: Seed,
 ) -> Estimate:
@@ -131,7 +131,7 @@ def _paired(
         _, error, scale = statistic(pair.samples)
         return scale, error
 
-    if not is_affordable(pair.operators, products):
+    if not is_affordable(pair.operators, products, accuracy):
         target.require(4, f"the {what}")
         try:
             target.pursue(look, _FIRST_PROBES, target.products // 2, pair.block)

@@ -72,10 +72,12 @@ class Counted:
             raise ExactIsCheaperError
         self.products += len(flat)
         images = function(flat).detach()
-        if not bool(torch.isfinite(images).all()):
+        smallest, largest = map(float, images.aminmax()) if images.numel() else (0.0, 0.0)
+        largest = max(-smallest, largest)
+        if not math.isfinite(largest):  # both are nan where one entry is
             raise InputError("the operator's products are nan or infinite: mend what it is made of first.")
-        if self._exponent is None and len(images) and bool(images.any()):
-            exponent = math.frexp(float(images.abs().max()))[1]
+        if self._exponent is None and largest:
+            exponent = math.frexp(largest)[1]
             self._exponent = exponent if abs(exponent) > _MODERATE else 0
         if not self._exponent:
             return images
@@ -128,7 +130,7 @@ class Source:
     def sphere(self, count: int) -> Tensor:
         """Uniform on the sphere of squared radius ``size``: multiples of the identity have no variance."""
         drawn = self.normals(count)
-        return drawn * (math.sqrt(self._size) / norms(drawn)).to(drawn.dtype)[:, None]
+        return drawn.mul_((math.sqrt(self._size) / norms(drawn)).to(drawn.dtype)[:, None])
 
 
 def gram(first: Tensor, second: Tensor) -> Tensor:

@@ -35,7 +35,7 @@ def effective_rank(
     *,
     kind: Kind | str = "participation",
     share: float | None = None,
-    accuracy: float = 0.01,
+    accuracy: float | None = None,
     products: int | None = None,
     seed: Seed = 0,
 ) -> Estimate:
@@ -61,7 +61,7 @@ def effective_rank(
     target, counted = Target.of(accuracy, products), Counted(op, up_to_exact=products is None)
     function = _function(kind, share)
     smaller, by_moments = op.same_spectrum(), _needs_moments_alone(op, function)
-    if is_affordable([smaller], products, decomposed=not by_moments):
+    if is_affordable([smaller], products, accuracy, decomposed=not by_moments):
         return _exact(Counted(smaller), function, seed)
     try:
         found, interpolated_error = _estimated(counted, function, target, seed)

@@ -22,8 +22,9 @@ from foretrain.operators.estimators.estimate import (
     Target,
     exact,
     mean_and_error,
+    relative,
 )
-from foretrain.operators.estimators.exactness import AFFORDABLE, is_affordable
+from foretrain.operators.estimators.exactness import affordable, is_affordable
 from foretrain.operators.estimators.moments import Sketch
 from foretrain.operators.estimators.probes import (
     Counted,
@@ -35,7 +36,7 @@ from foretrain.operators.estimators.probes import (
 )
 from foretrain.operators.estimators.ranges import RangeSketch, grow_tested, plain_or_tested
 from foretrain.support.errors import InputError, unknown_name
-from foretrain.support.seeds import Seed
+from foretrain.support.seeds import Seed, torch_generator
 
 if TYPE_CHECKING:
     from foretrain.operators.operator import Operator
@@ -44,6 +45,7 @@ Method: TypeAlias = Literal["auto", "hutchinson", "hutch++", "xtrace", "xnystrac
 Algorithm: TypeAlias = Callable[[Counted, Target, Seed], Estimate]
 
 _FIRST_PROBES = 24  # before the first look at the error: fewer make it too random to stop by
+_MOST_DRAWS = 96  # of which it takes more, a sketch of the spectrum is worth its products
 _FIRST_SKETCHED = 12  # of each kind, in hutch++
 _FIRST_TESTED = 16  # the error of tests against an approximation is steadier
 
@@ -52,16 +54,17 @@ def trace(
     op: Operator,
     *,
     method: Method | str = "auto",
-    accuracy: float = 0.01,
+    accuracy: float | None = None,
     products: int | None = None,
     seed: Seed = 0,
 ) -> Estimate:
-    """The trace, to a relative standard error of ``accuracy`` or with at most ``products`` products.
+    """The trace, to a relative standard error of ``accuracy`` (1 %) or with at most ``products`` products.
 
     "auto" is exact as far as that is affordable: by structure where the operator knows a way, or by products with all
-    unit vectors (see ``exactness``; up to ``products``, if given). Beyond it is xnystrace for positive operators, and
-    otherwise hutchinson if a first block of probes shows that it will do, else xtrace on top of the same products; if
-    these would take as many products as there are dimensions, and ``products`` is not given, it is exact after all.
+    unit vectors (see ``exactness``; up to ``products``, if given). Beyond it is the mean of the operator's own draws,
+    where it has any and few will do, else xnystrace for positive operators, and otherwise hutchinson if a first block
+    of probes shows that it will do, else xtrace on top of the same products; if these would take as many products as
+    there are dimensions, and ``products`` is not given, it is exact after all.
     ``method="exact"`` is exact at any cost, and any other name an estimate at any size.
     """
     if op.domain != op.codomain:
@@ -71,7 +74,7 @@ def trace(
         )
     target = Target.of(accuracy, products)
     if method == "auto":
-        return target.warn_unless_reached(_automatic(op, products, target, seed), "trace")
+        return target.warn_unless_reached(_automatic(op, products, accuracy, seed), "trace")
     if method == "exact":
         known = op.trace_by_structure(math.inf)
         return _by_unit_vectors(Counted(op.same_spectrum()), seed) if known is None else exact(*known, seed)
@@ -85,14 +88,17 @@ def trace(
     return target.warn_unless_reached(found.times(counted.unit), "trace")
 
 
-def _automatic(op: Operator, products: int | None, target: Target, seed: Seed) -> Estimate:
-    known = op.trace_by_structure(AFFORDABLE) if products is None else None
+def _automatic(op: Operator, products: int | None, accuracy: float | None, seed: Seed) -> Estimate:
+    target = Target.of(accuracy, products)
+    known = op.trace_by_structure(affordable(accuracy)) if products is None else None
     if known is not None:
         return exact(*known, seed)
     smaller, counted = op.same_spectrum(), Counted(op, up_to_exact=products is None)
-    if is_affordable([smaller], products):
+    if is_affordable([smaller], products, accuracy):
         return _by_unit_vectors(Counted(smaller), seed)
     try:
+        if products is None and (drawn := _by_draws(op, target, seed)) is not None:
+            return drawn
         if op.positive:
             return _xnystrace(counted, target, seed).times(counted.unit)
         # Hutchinson's estimator, with probes on the sphere, or xtrace on top of it.
@@ -102,6 +108,27 @@ def _automatic(op: Operator, products: int | None, target: Target, seed: Seed) -
         return Estimate(value, error, counted.products, seed, method).times(counted.unit)
     except ExactIsCheaperError:
         return _by_unit_vectors(counted, seed)
+
+
+def _by_draws(op: Operator, target: Target, seed: Seed) -> Estimate | None:
+    """The mean of the operator's own draws; None where it has none, or where they are too many."""
+    generator = torch_generator(seed)
+    draws = op.trace_draws(2, generator)
+    if draws is None:
+        return None
+    wanted = 1 + math.ceil(_FIRST_PROBES / draws.shape[1])
+    while True:
+        while len(draws) < wanted:
+            more = op.trace_draws(min(wanted - len(draws), op.best_block), generator)
+            assert more is not None
+            draws = torch.cat([draws, more])
+        value = float(draws.sum(1).mean())
+        error = math.sqrt(float(draws.var(0).sum()) / wanted)
+        if target.reached(value, error):
+            return Estimate(value, error, wanted, seed, "random directions")
+        if wanted * (relative(error, value) / target.accuracy) ** 2 > _MOST_DRAWS:
+            return None
+        wanted = target.next_count(wanted, value, error, 1)
 
 
 def _by_unit_vectors(counted: Counted, seed: Seed) -> Estimate:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 
 import torch
@@ -17,8 +18,10 @@ from foretrain.operators import Space, SumSpace
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.memory import available_bytes, require_memory
 
-_BLOCK = 16
-_KEPT_BYTES = 256e6  # of arrays that wait for the next product
+Workspace = tuple[list[Tensor], list[list[Tensor]]]  # every layer's room, and its states
+
+_ROWS, _BLOCK = 256, 16  # rows of samples and vectors that make products fast, and most vectors for it
+_KEPT_BYTES = 5e8  # of arrays that wait for the next product
 _BLOCK_BYTES = 1e9  # of the arrays that a block of vectors needs at once
 
 
@@ -68,7 +71,7 @@ class RecurrentDynamics(Dynamics):
         )[0]
         self._check(module, x, start)
         self.best_block = self._best_block()
-        self._rooms: list[list[Tensor]] = []
+        self._kept: list[Workspace] = []  # at most one
 
     @property
     def returned(self) -> tuple[str, ...]:
@@ -78,7 +81,7 @@ class RecurrentDynamics(Dynamics):
 
     def propagate(self, changes: Tensor) -> Tensor:
         """P: one sweep forward."""
-        return self.joined(self._swept(self.parts(changes), {}))
+        return self.joined(self._swept(self.parts(changes)))
 
     def propagate_adjoint(self, vectors: Tensor) -> Tensor:
         """P*: back-propagation through time."""
@@ -92,7 +95,7 @@ class RecurrentDynamics(Dynamics):
         blocks = []
         for layer in self.layers:
             products = layer.room(count)
-            layer.write_products(products, tangents, None)
+            layer.write_products(products, tangents)
             blocks.append(layer.sweeps.respond(products))
         return self.joined(blocks)
 
@@ -103,7 +106,24 @@ class RecurrentDynamics(Dynamics):
     def push(self, tangents: Values) -> Tensor:
         """J: one sweep forward, with the changes of the products on the way."""
         count = len(next(iter(tangents.values())))
-        return self.joined(self._swept(self.zeros(count), tangents))
+        return self._pushed(count, lambda layer, room: layer.write_products(room, tangents))
+
+    @property
+    def draws_by_sample(self) -> bool:
+        """A weight that is used twice has one change for both places."""
+        return not self._tied
+
+    def random_states(self, count: int, generator: torch.Generator, *, by_sample: bool = False) -> Tensor:
+        """J g by random products, whose covariance is known."""
+        if not (by_sample and self.draws_by_sample):
+            return super().random_states(count, generator)
+        return self._pushed(count, lambda layer, room: layer.write_random_products(room, generator))
+
+    def _pushed(self, count: int, write: Callable[[Layer, Tensor], None]) -> Tensor:
+        """The states' changes where nothing but products changes."""
+        with self._workspace(count) as (rooms, blocks):
+            _clear(blocks)
+            return self.joined(self._swept(blocks, write, rooms))
 
     def pull(self, vectors: Tensor) -> Values:
         """J*: one sweep back."""
@@ -111,25 +131,25 @@ class RecurrentDynamics(Dynamics):
 
     def product(self, vectors: Tensor) -> Tensor:
         """J J*, with one set of large arrays."""
-        blocks = self.parts(vectors)
-        kept = self.sweep_back(blocks, self._taken_rooms(len(vectors)))
-        gradients = self._gradients(kept)
-        for states in blocks:
-            for state in states:
-                state.zero_()
-        found = self.joined(self._swept(blocks, gradients, kept))
-        if sum(room.nbytes for room in kept) <= _KEPT_BYTES:
-            self._rooms.append(kept)
-        return found
+        with self._workspace(len(vectors)) as (rooms, blocks):
+            for given, states in zip(self._views(vectors), blocks):
+                for values, state in zip(given, states):
+                    state.copy_(values)
+            gradients = self._gradients(self.sweep_back(blocks, rooms))
+            _clear(blocks)
+            return self.joined(
+                self._swept(blocks, lambda layer, room: layer.write_products(room, gradients), rooms)
+            )
 
-    def _taken_rooms(self, count: int) -> list[Tensor] | None:
-        """The large arrays of an earlier product, if they fit: memory that is new to a process is slow at first."""
-        try:
-            rooms = self._rooms.pop()  # nobody else has them now
-        except IndexError:
-            return None
-        self._rooms.clear()
-        return rooms if rooms[0].shape[2] == count else None
+    @contextmanager
+    def _workspace(self, count: int) -> Iterator[Workspace]:
+        """Arrays for all products and states, those of the last time if they fit: new memory is slow at first."""
+        kept = self._kept.pop() if self._kept else None  # nobody else has them now
+        if kept is None or kept[0][0].shape[2] != count:
+            kept = [layer.room(count) for layer in self.layers], self.zeros(count)
+        yield kept
+        if sum(array.nbytes for arrays in (kept[0], *kept[1]) for array in arrays) <= _KEPT_BYTES:
+            self._kept[:] = [kept]
 
     def local_product(self, vectors: Tensor) -> Tensor:
         """K, with one set of large arrays."""
@@ -137,7 +157,7 @@ class RecurrentDynamics(Dynamics):
         gradients = self._gradients(rooms)
         blocks = []
         for layer, room in zip(self.layers, rooms):
-            layer.write_products(room, gradients, None)
+            layer.write_products(room, gradients)
             blocks.append(layer.sweeps.respond(room))
         return self.joined(blocks)
 
@@ -164,29 +184,42 @@ class RecurrentDynamics(Dynamics):
 
         A weight that is used in two places has cross terms between them, which no site holds: it has none.
         """
-        used = Counter(name for layer in self.layers for name in layer.weights.values())
-        tied = {name for name, count in used.items() if count > 1}
         found = []
         for layer in self.layers:
             cell = layer.sweeps.cell
             apart: list[tuple[str, ...]] = [("weight_hh", "bias_hh"), ("weight_ih", "bias_ih")]
-            own = {kind for kind, name in layer.weights.items() if name not in tied}
+            own = {kind for kind, name in layer.weights.items() if name not in self._tied}
             for kinds in [WEIGHTS] if cell.slots == cell.gates else apart:
                 if own & {*kinds}:
                     found.append(LayerSite(self, layer, [kind for kind in kinds if kind in own]))
         return found
 
+    @cached_property
+    def _tied(self) -> set[str]:
+        """Weights that are used in two places."""
+        used = Counter(name for layer in self.layers for name in layer.weights.values())
+        return {name for name, count in used.items() if count > 1}
+
     def _swept(
-        self, blocks: list[list[Tensor]], tangents: Values, rooms: Sequence[Tensor] | None = None
+        self,
+        blocks: list[list[Tensor]],
+        write: Callable[[Layer, Tensor], None] | None = None,
+        rooms: Sequence[Tensor] | None = None,
     ) -> list[list[Tensor]]:
-        """Sweep forward through all layers, in place; a layer's hidden changes go into the next."""
+        """Sweep forward through all layers, in place; a layer's hidden changes go into the next.
+
+        ``write`` fills a room with the changes of the layer's products; without it they have none of their own.
+        """
         count = blocks[0][0].shape[2]
         for number, layer in enumerate(self.layers):
             below = self.below(layer, blocks)
             products = None
-            if tangents or below is not None:
+            if write is not None or below is not None:
                 products = layer.room(count) if rooms is None else rooms[number]
-                layer.write_products(products, tangents, below)
+                if write is not None:
+                    write(layer, products)
+                if below is not None:
+                    layer.add_from_below(products, below)
             layer.sweeps.forward(blocks[number], products)
         return blocks
 
@@ -220,15 +253,18 @@ class RecurrentDynamics(Dynamics):
 
     def parts(self, flat: Tensor) -> list[list[Tensor]]:
         """Copies of every layer's states as (steps, samples, vectors, units), in its own order of time."""
+        plain = torch.contiguous_format
+        return [[state.clone(memory_format=plain) for state in states] for states in self._views(flat)]
+
+    def _views(self, flat: Tensor) -> list[list[Tensor]]:
+        """The same without copies."""
         size = self.samples * self.steps * self.units
         parts = iter(torch.split(flat, size, 1))
         shape = len(flat), self.samples, self.steps, self.units
-
-        def block(layer: Layer) -> Tensor:
-            ordered = layer.in_order(next(parts).view(shape).permute(2, 1, 0, 3))
-            return ordered.clone(memory_format=torch.contiguous_format)
-
-        return [[block(layer) for _ in layer.names] for layer in self.layers]
+        return [
+            [layer.in_order(next(parts).view(shape).permute(2, 1, 0, 3)) for _ in layer.names]
+            for layer in self.layers
+        ]
 
     def _flat(self, block: Tensor, layer: Layer) -> Tensor:
         return layer.in_order(block).permute(2, 1, 0, 3).reshape(block.shape[2], -1)
@@ -249,7 +285,8 @@ class RecurrentDynamics(Dynamics):
         item = self.values.element_size()
         each = item * (slots * self.steps * self.samples * self.units + 3 * len(self.values))
         require_memory(each, "one vector of states and its products", "use fewer samples or steps")
-        return max(1, min(_BLOCK, int(min(_BLOCK_BYTES, available_bytes() / 4) / each)))
+        fast = min(_BLOCK, max(2, _ROWS // self.samples))
+        return max(1, min(fast, int(min(_BLOCK_BYTES, available_bytes() / 4) / each)))
 
     def _check(self, module: nn.RNNBase, x: Tensor, start: Sequence[Tensor] | None) -> None:
         """What was computed here must be what the module computes."""
@@ -266,6 +303,12 @@ class RecurrentDynamics(Dynamics):
                 f"{type(module).__name__} does not compute what its weights say (a hook, dropout between layers or a "
                 "subclass with its own forward): write it as a loop over a module and name that as a state."
             )
+
+
+def _clear(blocks: list[list[Tensor]]) -> None:
+    for states in blocks:
+        for state in states:
+            state.zero_()
 
 
 def as_samples_first(module: nn.RNNBase, x: object) -> Tensor:
@@ -315,7 +358,7 @@ class LayerSite(Site):
             below = dynamics.below(other, blocks) if other.number > layer.number else None
             if below is not None:
                 products = other.room(len(changes))
-                other.write_products(products, {}, below)
+                other.add_from_below(products, below)
             if products is not None:
                 other.sweeps.forward(blocks[number], products)
         return dynamics.joined(blocks)

@@ -14,6 +14,7 @@ from foretrain.empirical.global_ntk.recurrent.cells import cell_of
 from foretrain.empirical.global_ntk.recurrent.sweeps import Sweeps, Weights, run
 
 WEIGHTS = ("weight_hh", "weight_ih", "bias_hh", "bias_ih")
+_MULTIPLE = 4  # lengths of rows that matrix products like
 
 
 @dataclass
@@ -59,33 +60,40 @@ class Layer:
 
     def gradients(self, sensitivities: Tensor) -> Values:
         """Of all counted parameters, from the sensitivities at the products of all steps."""
-        by_vector = sensitivities.flatten(0, 1).permute(1, 2, 0)  # (vectors, columns, steps * samples)
+        by_vector = sensitivities.flatten(0, 1).transpose(0, 1)  # (vectors, steps * samples, columns)
         found: Values = {}
         if (rows := self.rows_of("hh")) is not None:
-            self._take_apart(found, "hh", _many(by_vector[:, self.hidden_columns], rows))
+            self._take_apart(found, "hh", _summed(rows, by_vector[:, :, self.hidden_columns]))
         if (rows := self.rows_of("ih")) is not None:
-            parts = [_many(by_vector[:, slots], rows) for _, slots in self.input_columns]
-            self._take_apart(found, "ih", parts[0] if len(parts) == 1 else torch.cat(parts, 1))
+            parts = [_summed(rows, by_vector[:, :, slots]) for _, slots in self.input_columns]
+            self._take_apart(found, "ih", parts[0] if len(parts) == 1 else torch.cat(parts, 2))
         return found
 
     def rows_of(self, side: str) -> Tensor | None:
-        """What the counted parameters of one product multiply: its rows, and a column of ones for the bias."""
+        """What the counted parameters of one product multiply: its rows, and a column of ones for the bias.
+
+        Columns of zeros fill them up: with 257 columns a product takes a sixth longer than with 260.
+        """
         rows = self.rows if side == "hh" else self.given_rows
         parts = [rows] if f"weight_{side}" in self.weights else []
         if f"bias_{side}" in self.weights:
             parts.append(rows.new_ones(len(rows), 1))
-        return torch.cat(parts, 1) if parts else None
+        if not parts:
+            return None
+        filling = -sum(part.shape[1] for part in parts) % _MULTIPLE
+        return torch.cat([*parts, rows.new_zeros(len(rows), filling)], 1)
 
     def _take_apart(self, found: Values, side: str, gradient: Tensor) -> None:
-        """Columns of the weight, and that of the bias."""
+        """The weight's part of a gradient (vectors, columns of rows, gates * units), and the bias's."""
+        width = 0
         if name := self.weights.get(f"weight_{side}"):
             width = (self.rows if side == "hh" else self.given_rows).shape[1]
-            add_gradient(found, name, gradient[..., :width])
+            add_gradient(found, name, gradient[:, :width].mT)
         if name := self.weights.get(f"bias_{side}"):
-            add_gradient(found, name, gradient[..., -1])
+            add_gradient(found, name, gradient[:, width])
 
     def _put_together(self, tangents: Values, side: str) -> Tensor | None:
-        """The inverse: (vectors, gates * units, columns); None if nothing changes."""
+        """The inverse: (vectors, columns of rows, gates * units); None if nothing changes."""
         names = [self.weights.get(f"{kind}_{side}") for kind in ("weight", "bias")]
         if not any(name in tangents for name in names):
             return None
@@ -96,16 +104,17 @@ class Layer:
             if name is not None:
                 unchanged = self.rows.new_zeros(1, 1, 1).expand(count, rows, width)
                 part = tangents.get(name, unchanged)
-                parts.append(part if part.ndim == 3 else part[..., None])
-        return torch.cat(parts, -1)
+                parts.append(part.mT if part.ndim == 3 else part[:, None])
+        filling = -sum(part.shape[1] for part in parts) % _MULTIPLE
+        return torch.cat([*parts, self.rows.new_zeros(count, filling, rows)], 1)
 
-    def write_products(self, room: Tensor, tangents: Values, below: Tensor | None) -> None:
-        """Changes of the products by changes of weights and of the layer's inputs, written over what was there."""
+    def write_products(self, room: Tensor, tangents: Values) -> None:
+        """Changes of the products by changes of weights, written over what was there."""
         by_vector = room.flatten(0, 1).transpose(0, 1)  # (vectors, steps * samples, columns)
         hidden = by_vector[:, :, self.hidden_columns]
         change, rows = self._put_together(tangents, "hh"), self.rows_of("hh")
         if change is not None and rows is not None:
-            torch.bmm(_each(rows, len(hidden)), change.transpose(1, 2), out=hidden)
+            torch.bmm(_each(rows, len(hidden)), change, out=hidden)
         else:
             hidden.zero_()
         change, rows = self._put_together(tangents, "ih"), self.rows_of("ih")
@@ -113,14 +122,44 @@ class Layer:
             into = by_vector[:, :, slots]
             is_new = slots.start >= self.hidden_columns.stop
             if change is not None and rows is not None:
-                part = change[:, gates].transpose(1, 2)
-                into.baddbmm_(_each(rows, len(into)), part, beta=0 if is_new else 1)
+                into.baddbmm_(_each(rows, len(into)), change[:, :, gates], beta=0 if is_new else 1)
             elif is_new:
                 into.zero_()
-            if below is not None:
-                into += torch.matmul(
-                    below.flatten(0, 1).transpose(0, 1), self.sweeps.weights.given[gates].t()
-                )
+
+    def add_from_below(self, room: Tensor, below: Tensor) -> None:
+        """Add changes of the products by changes of the layer's inputs."""
+        by_vector = room.flatten(0, 1).transpose(0, 1)
+        for gates, slots in self.input_columns:
+            by_vector[:, :, slots] += torch.matmul(
+                below.flatten(0, 1).transpose(0, 1), self.sweeps.weights.given[gates].t()
+            )
+
+    def write_random_products(self, room: Tensor, generator: torch.Generator) -> None:
+        """Changes of the products by random changes of the counted parameters, other ones for every sample.
+
+        Rows V times normal numbers have the covariance V V*; so have R* times fewer of them, with V* = Q R.
+        """
+        steps, samples, count, _ = room.shape
+        cell, units = self.sweeps.cell, self.sweeps.units
+        rows = {"hh": self.rows_of("hh"), "ih": self.rows_of("ih")}
+        sides = [
+            ("hh",) * (slot < cell.gates) + ("ih",) * (slot in cell.slot_of_input)
+            for slot in range(cell.slots)
+        ]
+        changes = room.view(steps, samples, count, cell.slots, units)
+        for entering, group in groupby(range(cell.slots), lambda slot: sides[slot]):
+            slots = [*group]
+            into = changes[:, :, :, slots[0] : slots[-1] + 1]
+            parts = [own for side in entering if (own := rows[side]) is not None]
+            if not parts:
+                into.zero_()
+                continue
+            by_sample = torch.cat(parts, 1).view(steps, samples, -1).transpose(0, 1)
+            factor = torch.linalg.qr(by_sample.mT, mode="r").R.mT
+            width = count * len(slots) * units
+            shape = samples, factor.shape[2], width
+            drawn = torch.randn(shape, generator=generator, dtype=room.dtype).to(room.device)
+            into.copy_((factor @ drawn).transpose(0, 1).view(into.shape))
 
 
 def add_gradient(found: Values, name: str, part: Tensor) -> None:
@@ -128,9 +167,12 @@ def add_gradient(found: Values, name: str, part: Tensor) -> None:
     found[name] = found[name] + part if name in found else part
 
 
-def _many(by_vector: Tensor, rows: Tensor) -> Tensor:
-    """(vectors, columns, rows) times (rows, features) for every vector."""
-    return torch.bmm(by_vector, _each(rows, len(by_vector)))
+def _summed(rows: Tensor, by_vector: Tensor) -> Tensor:
+    """The sum over rows (rows, features) x (vectors, rows, columns), (vectors, features, columns).
+
+    In this order: with few features the transposed product takes twenty times as long.
+    """
+    return torch.bmm(_each(rows.t(), len(by_vector)), by_vector)
 
 
 def _each(rows: Tensor, count: int) -> Tensor:
