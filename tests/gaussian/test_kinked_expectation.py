@@ -367,6 +367,6 @@ class TestManyAtOnce:
         orders = [(2, 0), (3, 1), (2, 2), (1, 1)]
         products = tuple((factor("selu", i), factor("selu", j)) for i, j in orders)
         value, error = Stack(K[None], np.zeros((1, 2)), 1e-10).totals(products)
-        for k, pair in enumerate(products):
-            alone = expectation(pair, K, tolerance=1e-12)
+        for k, factors in enumerate(products):
+            alone = expectation(factors, K, tolerance=1e-12)
             assert abs(value[k, 0] - float(alone)) <= error[k, 0] + float(alone.error) + 1e-13
