@@ -217,15 +217,21 @@ def closed_pair(f: Factor, g: Factor) -> tuple[Activation, int] | None:
     return (activation, term.order) if term.power == 1 and term.order in offered else None
 
 
-def tile_rule(activation: Activation) -> TileRule:
-    """The function that fills tiles for this activation."""
+def tile_rule(activation: Activation, *, compiled: bool = False) -> TileRule:
+    """The function that fills tiles for this activation; ``compiled``: in one pass by numba, for arrays of numpy."""
+    family, options = "Erf" if activation.closed_form == "erf" else "Gelu", tuple[float, ...]()
     if activation.slopes is not None:
-        return partial(_scale_invariant_tile, *activation.slopes)
-    if activation.degree == 0 and activation.pieces is not None:
-        return partial(_step_tile, activation.pieces[0][0], activation.pieces[1][0])
-    if activation.closed_form == "sine":
-        return partial(_sine_tile, 0 if activation.name == "sin" else 1)
-    return _erf_tile if activation.closed_form == "erf" else _gelu_tile
+        family, options = "ScaleInvariant", activation.slopes
+    elif activation.degree == 0 and activation.pieces is not None:
+        family, options = "Step", (activation.pieces[0][0], activation.pieces[1][0])
+    elif activation.closed_form == "sine":
+        family = "Sine" if activation.name == "sin" else "Cosine"
+    by_sweeps = partial(_SWEEPS[family], *options)
+    if not compiled:
+        return by_sweeps
+    from foretrain.gaussian import fused_pairs
+
+    return partial(fused_pairs.fill, fused_pairs.LAWS[family](*options), by_sweeps)
 
 
 def fill_equal(activation: Activation, order: int, value: Tile, where: Any, variance: Tile) -> None:
@@ -408,3 +414,13 @@ def _gelu_tile(a: Tile, b: Tile, c: Tile, out: Targets) -> None:
         numerator *= root
         angle *= c
         library.add(numerator, angle, out=out[0])
+
+
+_SWEEPS: dict[str, Callable[..., None]] = {
+    "ScaleInvariant": _scale_invariant_tile,
+    "Step": _step_tile,
+    "Erf": _erf_tile,
+    "Gelu": _gelu_tile,
+    "Sine": partial(_sine_tile, 0),
+    "Cosine": partial(_sine_tile, 1),
+}
