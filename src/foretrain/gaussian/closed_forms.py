@@ -364,6 +364,7 @@ def _determinant(a: Tile, b: Tile, c: Tile) -> tuple[Any, Any]:
     square = library.multiply(c, c, out=_workspace(0, c))
     determinant = library.multiply(a, b, out=_workspace(1, c))
     determinant -= square
+    library.clip(determinant, 0, None, out=determinant)  # what rounding leaves of large variances
     return determinant, square
 
 
@@ -386,7 +387,10 @@ def _erf_tile(a: Tile, b: Tile, c: Tile, out: Targets) -> None:
 
 
 def _gelu_tile(a: Tile, b: Tile, c: Tile, out: Targets) -> None:
-    """The exact (erf) GELU: with D = (1+a)(1+b) - c^2 and q = 1/(1+a) + 1/(1+b), see the reference's closed forms."""
+    """The exact (erf) GELU: with D = (1+a)(1+b) - c^2, q = 1/(1+a) + 1/(1+b), P = arcsin(c / sqrt(..)) / 2 pi + 1/4.
+
+    c P + (ab - c^2 + q c^2) / (2 pi sqrt D) and P + c (1/D + q) / (2 pi sqrt D).
+    """
     library, s, t = namespace(c), 1 / (1 + a), 1 / (1 + b)
     determinant, square = _determinant(a, b, c)
     widened = library.add(determinant, 1 + a, out=_workspace(2, c))
@@ -403,10 +407,9 @@ def _gelu_tile(a: Tile, b: Tile, c: Tile, out: Targets) -> None:
     angle *= 1 / (2 * math.pi)
     angle += 0.25
     if 1 in out:
-        slope = library.divide(numerator, widened, out=out[1])
-        q *= 2
+        slope = library.multiply(root, root, out=out[1])
+        slope *= 4 * math.pi**2
         slope += q
-        slope -= 1
         slope *= root
         slope *= c
         slope += angle

@@ -214,17 +214,16 @@ def _erf(law: Erf, a: float, b: float, c: float) -> tuple[float, float]:
 
 
 def _gelu(law: Gelu, a: float, b: float, c: float) -> tuple[float, float]:
-    """With D = (1 + a)(1 + b) - c^2 and q = 1/(1 + a) + 1/(1 + b); see the reference's closed forms."""
+    """With D = (1 + a)(1 + b) - c^2 and q = 1/(1 + a) + 1/(1 + b), as the rule of closed_forms."""
     determinant, one, turn = _determinant(a, b, c, 0.0), _as(c, 1.0), _as(c, 0.5 / _PI)
-    height = _as(c, math.sqrt(determinant + (1 + np.float64(a) + np.float64(b))))
+    height = _as(c, math.sqrt(determinant + (1 + (np.float64(a) + np.float64(b)))))
     widened = (one + a) * (one + b)
     both = one / (widened * height)  # one division for two
     inverse, q = widened * both, (one + a + (one + b)) * height * both  # 1 / sqrt D
     numerator, root = _fma(c * c, q, _as(c, determinant)), inverse * turn
     _, angle = _angles(c, height)
     share = angle * turn
-    slope = numerator * inverse * inverse + (q + q - one)
-    return _fma(numerator, root, c * share), _fma(c * root, slope, share)
+    return _fma(numerator, root, c * share), _fma(c * root, _fma(inverse, inverse, q), share)
 
 
 @part

@@ -40,6 +40,12 @@ def _broken() -> str:
     return ""
 
 
+def forget() -> None:
+    """Look again whether numba is there."""
+    _missing.cache_clear()
+    _broken.cache_clear()
+
+
 def accelerates(pairs: float) -> bool:
     """Whether a job of so many evaluations of a pair is done by compiled loops; imports numba if so."""
     return pairs >= ENOUGH_PAIRS and not _missing() and not _broken()
