@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.harness.rates import cores, load
+from foretrain.support.acceleration import accelerator
 from foretrain.support.atomic import new_file
 from foretrain.support.errors import FileError
 
@@ -31,6 +32,7 @@ def machine_facts() -> dict[str, Any]:
         "load before": load(),
         "python": platform.python_version(),
         "versions": {name: version(name) for name in PACKAGES},
+        "loops over pairs": accelerator(),
     }
 
 

@@ -194,6 +194,7 @@ def _facts(run: Mapping[str, Any]) -> dict[str, str]:
         "cores": f"{machine['cores']} ({machine['processor']})",
         "threads of every side": str(machine["threads"]),
         "load before": f"{float(machine['load before']):.1f}",
+        "loops over pairs": machine.get("loops over pairs", "numpy"),
         **{name: f"{float(machine['rates'][name]):.3g}" for name in sorted(machine["rates"], key=_by_size)},
         "versions": ", ".join(f"{name} {number}" for name, number in versions.items()),
         **{f"peer {name}": _shortly(what) for name, what in machine["peers"].items()},

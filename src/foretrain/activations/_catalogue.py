@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -258,8 +258,23 @@ def _belongs_to_torch(spec: Function) -> bool:
 
 def member(text: str, parameters: Mapping[str, float]) -> Activation:
     """The member called ``text``: one of its names, or a label such as ``leaky_relu(slope=0.2)``."""
+    return _build(text, parameters) if parameters else _without_parameters(text)
+
+
+@lru_cache(maxsize=256)
+def _without_parameters(text: str) -> Activation:
+    return _build(text, {})
+
+
+@lru_cache(maxsize=1)
+def _keys() -> dict[str, str]:
+    """The entry that every name stands for."""
+    return {_squeeze(alias): key for key, entry in _ENTRIES.items() for alias in (key, *entry.aliases)}
+
+
+def _build(text: str, parameters: Mapping[str, float]) -> Activation:
     name, written = _parse(text)
-    known = {_squeeze(alias): key for key, entry in _ENTRIES.items() for alias in (key, *entry.aliases)}
+    known = _keys()
     if _squeeze(name) not in known:
         every = [alias for key, entry in _ENTRIES.items() for alias in (key, *entry.aliases)]
         raise unknown_name("`activation`", name, every)

@@ -217,15 +217,21 @@ def closed_pair(f: Factor, g: Factor) -> tuple[Activation, int] | None:
     return (activation, term.order) if term.power == 1 and term.order in offered else None
 
 
-def tile_rule(activation: Activation) -> TileRule:
-    """The function that fills tiles for this activation."""
+def tile_rule(activation: Activation, *, compiled: bool = False) -> TileRule:
+    """The function that fills tiles for this activation; ``compiled``: in one pass by numba, for arrays of numpy."""
+    family, options = "Erf" if activation.closed_form == "erf" else "Gelu", tuple[float, ...]()
     if activation.slopes is not None:
-        return partial(_scale_invariant_tile, *activation.slopes)
-    if activation.degree == 0 and activation.pieces is not None:
-        return partial(_step_tile, activation.pieces[0][0], activation.pieces[1][0])
-    if activation.closed_form == "sine":
-        return partial(_sine_tile, 0 if activation.name == "sin" else 1)
-    return _erf_tile if activation.closed_form == "erf" else _gelu_tile
+        family, options = "ScaleInvariant", activation.slopes
+    elif activation.degree == 0 and activation.pieces is not None:
+        family, options = "Step", (activation.pieces[0][0], activation.pieces[1][0])
+    elif activation.closed_form == "sine":
+        family = "Sine" if activation.name == "sin" else "Cosine"
+    by_sweeps = partial(_SWEEPS[family], *options)
+    if not compiled:
+        return by_sweeps
+    from foretrain.gaussian import fused_pairs
+
+    return partial(fused_pairs.fill, fused_pairs.LAWS[family](*options), by_sweeps)
 
 
 def fill_equal(activation: Activation, order: int, value: Tile, where: Any, variance: Tile) -> None:
@@ -358,6 +364,7 @@ def _determinant(a: Tile, b: Tile, c: Tile) -> tuple[Any, Any]:
     square = library.multiply(c, c, out=_workspace(0, c))
     determinant = library.multiply(a, b, out=_workspace(1, c))
     determinant -= square
+    library.clip(determinant, 0, None, out=determinant)  # what rounding leaves of large variances
     return determinant, square
 
 
@@ -380,7 +387,10 @@ def _erf_tile(a: Tile, b: Tile, c: Tile, out: Targets) -> None:
 
 
 def _gelu_tile(a: Tile, b: Tile, c: Tile, out: Targets) -> None:
-    """The exact (erf) GELU: with D = (1+a)(1+b) - c^2 and q = 1/(1+a) + 1/(1+b), see the reference's closed forms."""
+    """The exact (erf) GELU: with D = (1+a)(1+b) - c^2, q = 1/(1+a) + 1/(1+b), P = arcsin(c / sqrt(..)) / 2 pi + 1/4.
+
+    c P + (ab - c^2 + q c^2) / (2 pi sqrt D) and P + c (1/D + q) / (2 pi sqrt D).
+    """
     library, s, t = namespace(c), 1 / (1 + a), 1 / (1 + b)
     determinant, square = _determinant(a, b, c)
     widened = library.add(determinant, 1 + a, out=_workspace(2, c))
@@ -397,10 +407,9 @@ def _gelu_tile(a: Tile, b: Tile, c: Tile, out: Targets) -> None:
     angle *= 1 / (2 * math.pi)
     angle += 0.25
     if 1 in out:
-        slope = library.divide(numerator, widened, out=out[1])
-        q *= 2
+        slope = library.multiply(root, root, out=out[1])
+        slope *= 4 * math.pi**2
         slope += q
-        slope -= 1
         slope *= root
         slope *= c
         slope += angle
@@ -408,3 +417,13 @@ def _gelu_tile(a: Tile, b: Tile, c: Tile, out: Targets) -> None:
         numerator *= root
         angle *= c
         library.add(numerator, angle, out=out[0])
+
+
+_SWEEPS: dict[str, Callable[..., None]] = {
+    "ScaleInvariant": _scale_invariant_tile,
+    "Step": _step_tile,
+    "Erf": _erf_tile,
+    "Gelu": _gelu_tile,
+    "Sine": partial(_sine_tile, 0),
+    "Cosine": partial(_sine_tile, 1),
+}

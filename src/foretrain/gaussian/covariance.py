@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from foretrain.support.acceleration import accelerates
 from foretrain.support.errors import InputError
 from foretrain.support.threads import over_cores
 
@@ -127,6 +128,10 @@ def check_gram(K: ArrayLike) -> NDArray[Any]:
     allowed = tolerance * root.max(initial=0.0) ** 2
 
     def is_sound(start: int) -> bool:
+        if accelerates(raw.size):
+            from foretrain.gaussian import fused_pairs
+
+            return fused_pairs.is_sound(raw, wide, allowed, start, min(start + _CHECKED_ROWS, len(raw)))
         rows = slice(start, start + _CHECKED_ROWS)
         gap = raw[rows, start:] - raw[start:, rows].T
         excess = np.abs(raw[rows, start:])

@@ -462,6 +462,12 @@ def test_a_factory_tells_which_norms_are_of_few_channels() -> None:
         ft.infinite_width(running.eval(), x)
 
 
+def test_the_answer_says_what_went_through_the_pairs(loops: str) -> None:
+    kernels = ft.infinite_width(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1)), torch.eye(3))
+    assert kernels.loops.startswith(loops)
+    assert f"Loops over pairs of inputs: {kernels.loops}." in kernels.answer().parts
+
+
 def test_the_model_the_inputs_and_the_random_state_stay_as_they_were() -> None:
     net, x = mlp(nn.Tanh()).train(), rows()
     before, state = [p.detach().clone() for p in net.parameters()], torch.random.get_rng_state()

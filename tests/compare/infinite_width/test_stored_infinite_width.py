@@ -58,6 +58,7 @@ def test_the_store_holds_the_kernels_in_memory(second: bool, tmp_path: Path) -> 
     assert found.standard_error is None
     assert str(found.reading) == str(expected.reading)
     assert found.outputs == 3
+    assert "Loops over pairs of inputs: numpy, for so few pairs." in found.answer().parts
     assert "13 and 7 inputs (exact)" in str(found) if second else "upper triangle: finished" in str(found)
     assert list(ft.load(tmp_path / "k.zarr").indexes["quantity"]) == ["nngp", "ntk"]
 

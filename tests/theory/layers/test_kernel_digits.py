@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 
 from foretrain.theory.layers import Signal, concatenated, data, joined, kernels, table, tokens
 
+pytestmark = pytest.mark.usefixtures("loops")
+
 NAMES = ("C_W", "C_b", "lambda_W", "lambda_b")
 H0 = dict(zip(NAMES, (1.5, 0.2, 0.7, 0.3)))
 H1 = dict(zip(NAMES, (1.8, 0.1, 0.9, 0.2)))

@@ -10,6 +10,8 @@ import pytest
 import foretrain as ft
 from foretrain.theory.layers import Signal, data, kernels, tiles
 
+pytestmark = pytest.mark.usefixtures("loops")
+
 LAYER = {"C_W": 1.6, "C_b": 0.1, "lambda_W": 0.7, "lambda_b": 0.3}
 
 

@@ -20,6 +20,8 @@ from foretrain.theory.prediction.kernels import (
     training_blocks,
 )
 
+pytestmark = pytest.mark.usefixtures("loops")
+
 NAMES = ["relu", "leaky_relu(slope=0.3)", "erf", "gelu", "sin", "tanh", "selu"]
 OPTIONS: dict[str, Any] = {"width": 50, "C_b": 0.2, "C_W": 1.4, "lambda_b": 0.3, "lambda_W": 0.7}
 

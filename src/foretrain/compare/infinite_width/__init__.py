@@ -38,6 +38,7 @@ from foretrain.support.answers import Answer, Column, Part, Result, Table, datas
 from foretrain.support.arguments import whole_number
 from foretrain.support.errors import InputError
 from foretrain.support.seeds import Seed, kept_random_states
+from foretrain.support.threads import one_thread_of_torch
 from foretrain.theory.layers import Signal
 from foretrain.theory.layers.fields import Field
 from foretrain.theory.layers.tiles import DRAWS, Data, Found, in_order, kernel_of
@@ -67,6 +68,7 @@ class InfiniteWidth(Result):
     standard_error: xr.Dataset | None = None
     notes: tuple[str, ...] = ()
     outputs: int = 1  # channels of the output
+    loops: str = ""  # what went through all pairs: numba, numpy or torch
 
     @cached_property
     def reading(self) -> Table:
@@ -91,7 +93,7 @@ class InfiniteWidth(Result):
         statement = (
             f"Kernels of infinite width between {first} and {second} inputs ({how}): mean size {sizes}."
         )
-        parts: list[Part] = [self.reading, *self.notes]
+        parts: list[Part] = [self.reading, *self.notes, f"Loops over pairs of inputs: {self.loops}."]
         if self.nngp.ndim == 2:
             parts.append(lambda: dataset_figure(data[["nngp", "ntk"]], "Infinite width"))
         return Answer(statement, parts, data)
@@ -191,11 +193,11 @@ def infinite_width(  # type: ignore[misc]  # the overloads leave the other optio
     stored = asked_of_store(
         store, engine=engine, workers=workers, memory=memory, side=side, overwrite=overwrite
     )
-    network = (
-        _of_signal(model, x, x2)
-        if isinstance(model, Signal)
-        else _of_module(model, x, x2, init, rates, output, widths)
-    )
+    if isinstance(model, Signal):
+        network = _of_signal(model, x, x2)
+    else:
+        with one_thread_of_torch():  # it is read in small steps, after each of which threads would wait
+            network = _of_module(model, x, x2, init, rates, output, widths)
     if stored is not None:
         from foretrain.compare.infinite_width.stored import compute_stored
 
@@ -396,7 +398,7 @@ def _result(found: Found, network: Network) -> InfiniteWidth:
     errors = None
     if found.errors is not None:
         errors = xr.Dataset({n: _labelled(e, positions) for n, e in zip(("nngp", "ntk"), found.errors)})
-    return InfiniteWidth(nngp, ntk, network.rows, errors, network.notes, network.outputs)
+    return InfiniteWidth(nngp, ntk, network.rows, errors, network.notes, network.outputs, found.loops)
 
 
 def inputs_first(values: NDArray[np.float64], positions: tuple[int, ...]) -> NDArray[np.float64]:

@@ -87,7 +87,11 @@ class StoredInfiniteWidth(Result):
         statement = (
             f"Kernels of infinite width between {first} and {second} inputs ({how}): {said.statement}."
         )
-        return Answer(statement, [*said.parts, self.reading, *self.notes], said.data)
+        parts = [*said.parts, self.reading, *self.notes]
+        if not self.kernel.missing:
+            loops = dict.fromkeys(str(record["loops"]) for record in self.kernel.records.values())
+            parts.append(f"Loops over pairs of inputs: {', '.join(loops)}.")
+        return Answer(statement, parts, said.data)
 
 
 def compute_stored(network: Network, draws: int, seed: Seed, options: Stored) -> StoredInfiniteWidth:
@@ -238,7 +242,7 @@ class LimitJob:
         with _one_at_a_time:
             found = kernel_of(self.field, first, second, draws=self.draws, seed=self.seed)
         values = self._matrices(found)
-        note: dict[str, Any] = {"chunk_samples": 0, "chunk_seconds": 0.0}
+        note: dict[str, Any] = {"chunk_samples": 0, "chunk_seconds": 0.0, "loops": found.loops}
         note["squares"] = {name: float(np.vdot(one, one)) for name, one in values.items()}
         if on_diagonal:
             note |= {"diagonal": {name: float(np.trace(one)) for name, one in values.items()}, "layers": {}}

@@ -130,6 +130,7 @@ class Tile:
     size: int  # inputs in the rows
     column_size: int
     sampling: Sampling | None = None
+    compiled: bool = False  # whether loops over pairs are those of numba: arrays of numpy in a large job
 
     @property
     def same(self) -> bool:

@@ -130,18 +130,44 @@ class Mapped(Field):
                 lengths[k] = len(want)
         return steps
 
-    def mapped(self, values: Any, pairs: Pairs, steps: list[PairStep], tile: Tile, scale: float = 1) -> Any:
-        """The sum over taps, or the map of positions on both sides, times a scale; a new array."""
+    def mapped(
+        self,
+        values: Any,
+        pairs: Pairs,
+        steps: list[PairStep],
+        tile: Tile,
+        *,
+        scale: float = 1.0,
+        constant: float = 0.0,
+        added: Any = None,
+        share: float = 1.0,
+    ) -> Any:
+        """The sum over taps, or the map of positions on both sides, times a scale; a new array.
+
+        To which a constant, and a share of what is ``added``, is added.
+        """
         if values is None:
             return None
         shape = (*shape_of(pairs), *tile.shape)
-        if not prod(values.shape):  # everything that is read lies in the padding
-            return tile.zeros(*shape)
-        for step in steps:
-            values = step(values)
-        if steps and scale != 1:
-            values *= scale
-        return values.reshape(shape) if steps else scale * values.reshape(shape)
+        if steps and tile.compiled and prod(values.shape):
+            from foretrain.theory.layers import fused_maps
+
+            return fused_maps.mapped(values, steps, scale, constant, added, share).reshape(shape)
+        if prod(values.shape):
+            for step in steps:
+                values = step(values)
+            values = values.reshape(shape)
+            if not steps:
+                values = scale * values
+            elif scale != 1:
+                values *= scale
+        else:  # everything that is read lies in the padding
+            values = tile.zeros(*shape)
+        if added is not None:
+            values += added if share == 1 else share * added
+        if constant:
+            values += constant
+        return values
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -177,17 +203,20 @@ class LinearMap(Mapped):
 
     def kernel(self, tile: Tile, inputs: list[Kernel], pairs: Pairs, prepared: Any) -> Kernel:
         """The rule of a linear layer after the sum over taps."""
-        within = self._own_only(pairs)
-        K, Theta = (self.mapped(part, within, prepared, tile, self.scale) for part in inputs[0])
-        ntk_rates = self.C_W and self.lambda_W == self.C_W and self.lambda_b == self.C_b
-        new = None if ntk_rates else (self.lambda_W / (self.C_W or 1.0)) * K + self.lambda_b
-        if not self.C_W:  # the sums were taken with weight 1
-            K, Theta = 0 * K, None
-        K += self.C_b
-        if Theta is None:
-            Theta = 1 * K if new is None else new
+        within, (S, Theta) = self._own_only(pairs), inputs[0]
+        if self.C_W:
+            K = self.mapped(S, within, prepared, tile, scale=self.scale, constant=self.C_b)
+            # lambda_W/k sum_t S is a share of K - C_b.
+            share = self.lambda_W / self.C_W
+            rest = self.lambda_b - share * self.C_b
+            Theta = self.mapped(
+                Theta, within, prepared, tile, scale=self.scale, constant=rest, added=K, share=share
+            )
+            if Theta is None:  # nobody writes into the Theta of an input: it may be K itself
+                Theta = K if share == 1 and rest == 0 else share * K + rest
         else:
-            Theta += K if new is None else new
+            mean = self.mapped(S, within, prepared, tile, scale=self.scale)
+            K, Theta = 0 * mean + self.C_b, self.lambda_W * mean + self.lambda_b
         if self.shared:
             return Kernel(K, Theta)
         own = tuple(beside(one, K) for one in np.ix_(*(axis.same for axis in pairs)))

@@ -42,13 +42,13 @@ def pair_means(
     means: list[Any] = [None] * len(kinds)
     closed = {pair[1]: k for k, one in enumerate(factors) if (pair := closed_pair(one, one)) is not None}
     if closed:
-        # What a rule sweeps several times stays near the core: a block of pairs at a time.
-        rule, library = tile_rule(activation), namespace(covariance)
+        rule, library = tile_rule(activation, compiled=tile.compiled), namespace(covariance)
         sides = tile.rows((of, "second"), pairs), tile.columns((of, "second"), pairs)
         targets = {order: library.empty_like(covariance) for order in closed}
+        # What numpy sweeps several times stays near the core: a block of pairs at a time.
         step = max(1, _BLOCK * len(covariance) // math.prod(covariance.shape))
-        for start in range(0, len(covariance), step):
-            some = slice(start, start + step)
+        for start in range(0, len(covariance), len(covariance) if tile.compiled else step):
+            some = slice(start, None if tile.compiled else start + step)
             a, b = (one if len(one) == 1 else one[some] for one in sides)
             rule(a, b, covariance[some], {order: target[some] for order, target in targets.items()})
         for order, k in closed.items():

@@ -8,10 +8,10 @@ are.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+from functools import cached_property, partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sparse
@@ -145,12 +145,16 @@ class Taps:
         runs = self._runs()
         for is_whole, axes in ((Axis.is_full, 2), (Axis.is_diagonal, 1)):
             if runs is not None and is_whole(wanted) and is_whole(given):
-                return TapSum(blocks, (given.size,) * axes, (wanted.size,) * axes, runs)
+                shapes = (given.size,) * axes, (wanted.size,) * axes
+                return TapSum(blocks, *shapes, runs, partial(self._matrix, wanted, given))
+        return PairMatrix(self._matrix(wanted, given), blocks)
+
+    def _matrix(self, wanted: Axis, given: Axis) -> Any:
+        """The sum over taps as a sparse matrix from the list of inputs to that of outputs."""
         p, q = self.source[:, wanted.p], self.source[:, wanted.q]
         tap, row = np.nonzero((p >= 0) & (q >= 0))
         column = given.places(p[tap, row], q[tap, row])
-        shape = (len(wanted), len(given))
-        return PairMatrix.of(sparse.csr_array((np.ones(len(row)), (row, column)), shape=shape), blocks)
+        return sparse.csr_array((np.ones(len(row)), (row, column)), shape=(len(wanted), len(given)))
 
     def _runs(self) -> tuple[tuple[slice, slice], ...] | None:
         """For each tap the outputs that read by it, and the inputs they read; None where they are no plain slices."""
@@ -214,10 +218,43 @@ class Weights:
         """The map on both sides, A x A, from the list of inputs to that of outputs."""
         number, i, j, weight = self._products(wanted)
         shape = (len(wanted), len(given))
-        return PairMatrix.of(sparse.csr_array((weight, (number, given.places(i, j))), shape=shape), blocks)
+        return PairMatrix(sparse.csr_array((weight, (number, given.places(i, j))), shape=shape), blocks)
 
 
 AxisMap = Taps | Weights
+
+
+class Rows(NamedTuple):
+    """A sparse matrix in stretches of rows that read alike: each row one column further on than the row before.
+
+    ``stretches``: first row, number of rows, first entry and number of entries of a row (stretches, 4).
+    """
+
+    stretches: NDArray[np.uint64]
+    columns: NDArray[np.uint64]
+    weights: Array
+    inner: np.uint64  # columns of the matrix
+    outer: np.uint64  # its rows
+
+    @staticmethod
+    def of(matrix: Any) -> Rows:
+        """Of a sparse matrix."""
+        matrix = sparse.csr_array(matrix)
+        matrix.sort_indices()
+        counts, number = np.diff(matrix.indptr), np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
+        # An entry goes on in the next row if that has as many entries, and the same weight one column further on.
+        alike = counts[:-1] == counts[1:]
+        (entry,) = np.nonzero(np.append(alike, False)[number])
+        further = entry + counts[number[entry]]
+        goes_on = (matrix.indices[further] == matrix.indices[entry] + 1) & (
+            matrix.data[further] == matrix.data[entry]
+        )
+        alike[number[entry[~goes_on]]] = False
+        first = np.flatnonzero(np.append(True, ~alike))
+        lengths = np.diff(np.append(first, matrix.shape[0]))
+        stretches = np.stack([first, lengths, matrix.indptr[first], counts[first]], axis=1)
+        inner, outer = (np.uint64(n) for n in matrix.shape[::-1])
+        return Rows(stretches.astype(np.uint64), matrix.indices.astype(np.uint64), matrix.data, inner, outer)
 
 
 @dataclass(frozen=True, eq=False)
@@ -225,17 +262,23 @@ class PairMatrix:
     """A sparse matrix from one list of pairs to another, for arrays of numpy or of torch."""
 
     matrix: Any
+    blocks: int  # entries of the axes before the list
 
-    @staticmethod
-    def of(matrix: Any, blocks: int) -> PairMatrix:
-        """For an array whose axes before the list have so many entries."""
-        return PairMatrix(
-            matrix if blocks == 1 else sparse.kron(sparse.eye_array(blocks), matrix, format="csr")
+    @cached_property
+    def rows(self) -> Rows:
+        """The matrix for compiled loops."""
+        return Rows.of(self.matrix)
+
+    @cached_property
+    def _whole(self) -> Any:
+        matrix = self.matrix
+        return (
+            matrix if self.blocks == 1 else sparse.kron(sparse.eye_array(self.blocks), matrix, format="csr")
         )
 
     def __call__(self, values: Any) -> Any:
         """The product with an array whose leading axes it reads; a new one, the other axes flat."""
-        flat, whole = values.reshape(self.matrix.shape[1], -1), self.matrix
+        flat, whole = values.reshape(self._whole.shape[1], -1), self._whole
         if isinstance(values, np.ndarray):
             return whole @ flat
         listed = whole.tocoo()
@@ -252,6 +295,12 @@ class TapSum:
     given: tuple[int, ...]  # first and second positions of the inputs, or their one position
     wanted: tuple[int, ...]
     runs: tuple[tuple[slice, slice], ...]
+    matrix: Callable[[], Any]
+
+    @cached_property
+    def rows(self) -> Rows:
+        """The sum as a matrix for compiled loops."""
+        return Rows.of(self.matrix())
 
     def __call__(self, values: Any) -> Any:
         """The sum for an array whose leading axes it reads; a new one, the other axes flat."""

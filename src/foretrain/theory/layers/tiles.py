@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from foretrain.support.acceleration import accelerates, accelerator
 from foretrain.support.arrays import namespace, on_host
-from foretrain.support.memory import require_memory
+from foretrain.support.memory import keep_freed_pages, require_memory
 from foretrain.support.progress import Progress
 from foretrain.support.seeds import Seed, spawn
 from foretrain.support.threads import PARTS_AT_ONCE, over_cores, thread_count
@@ -31,9 +32,10 @@ from foretrain.theory.layers.positions import (
     shape_of,
 )
 
-TILE_ENTRIES = 2**16  # of the largest kernel in a tile: what a layer sweeps stays near the core
+TILE_ENTRIES = 2**18  # of the largest kernel in a tile, for which Python's share in the time is small
+_SWEPT = 4  # times smaller is a tile that numpy sweeps again and again: it stays near the core
 _WIDEST = 64  # columns of a tile
-_DEVICE_TILES = 64  # times as large are the tiles of a device
+_DEVICE_TILES = 16  # times as large are the tiles of a device
 DRAWS = 2**14  # of all repetitions together
 ARRAYS_AT_ONCE = 12  # of the size of the largest kernel in a tile
 
@@ -82,6 +84,11 @@ class Plan:
     def largest(self) -> int:
         """Pairs of positions of the largest kernel."""
         return max(math.prod(shape_of(pairs)) for pairs in self.pairs.values())
+
+    @property
+    def entries(self) -> int:
+        """Pairs of positions of all kernels that are computed from others."""
+        return sum(math.prod(shape_of(pairs)) for field, pairs in self.pairs.items() if field.inputs)
 
     def run(self, tile: Tile) -> dict[Field, Kernel]:
         """The kernels of all fields that no other field reads."""
@@ -139,7 +146,9 @@ class Sides:
         points = {name: values[..., inputs] for name, values in self.points.items()}
         return points, _some_inputs(self.data, inputs)
 
-    def tile(self, columns: Sides, first: slice, second: slice, sampling: Sampling | None) -> Tile:
+    def tile(
+        self, columns: Sides, first: slice, second: slice, sampling: Sampling | None, compiled: bool
+    ) -> Tile:
         """All inputs of a block of the rows with those of a block of the columns."""
         (row_points, row_data), (column_points, column_data) = self._part(first), columns._part(second)
         both = np.arange(max(first.start, second.start), min(first.stop, second.stop))
@@ -153,6 +162,7 @@ class Sides:
             size=first.stop - first.start,
             column_size=second.stop - second.start,
             sampling=sampling,
+            compiled=compiled,
         )
 
 
@@ -162,6 +172,7 @@ class Found:
 
     S: Array
     Theta: Array
+    loops: str  # what went through all pairs, as foretrain.support.acceleration names it
     errors: tuple[Array, Array] | None = None
 
 
@@ -183,32 +194,47 @@ def kernel_of(
     """
     fields = in_order(output)
     data, other = _positions_first(data), None if other is None else _positions_first(other)
-    numbers = {field: number for number, field in enumerate(fields)}
+    plan = Plan.backwards(fields, {output: (diagonal if positions == "equal" else full)(output.positions)})
+    entries = plan.entries * _count(data) * (_count(data) / 2 if other is None else _count(other))
+    loops = accelerator(entries) if _is_here(data) else "torch"
+    compiled = _is_here(data) and accelerates(entries)
     if not any(field.sampled for field in fields):
-        return Found(*_once(output, fields, data, other, positions, None))
+        return Found(*_once(output, plan, data, other, None, compiled), loops)
+    numbers = {field: number for number, field in enumerate(fields)}
     parts = []
     for source in spawn(seed, repetitions):
         sampling = Sampling(source, numbers, max(2, draws // repetitions))
-        parts.append(np.stack(_once(output, fields, data, other, positions, sampling)))
+        parts.append(np.stack(_once(output, plan, data, other, sampling, compiled)))
     mean, spread = np.mean(parts, axis=0), np.std(parts, axis=0, ddof=1) / math.sqrt(repetitions)
-    return Found(mean[0], mean[1], (spread[0], spread[1]))
+    return Found(mean[0], mean[1], loops, (spread[0], spread[1]))
+
+
+def _is_here(data: Data) -> bool:
+    """Whether the inputs are arrays of numpy, not of torch on a device."""
+    return all(isinstance(values, np.ndarray) for values in data.values())
+
+
+def _count(data: Data) -> int:
+    """Inputs, in data (positions..., inputs, channels)."""
+    field, values = next(iter(data.items()))
+    return int(values.shape[len(field.positions)])
 
 
 def _once(
     output: Field,
-    fields: list[Field],
+    plan: Plan,
     data: Data,
     other: Data | None,
-    positions: str,
     sampling: Sampling | None,
+    compiled: bool,
 ) -> tuple[Array, Array]:
     """S and Theta, tile by tile."""
-    wanted = (diagonal if positions == "equal" else full)(output.positions)
-    rows = _sides(fields, data, sampling)
-    columns = rows if other is None else _sides(fields, other, sampling)
-    plan = Plan.backwards(fields, {output: wanted})
+    wanted, here = plan.pairs[output], _is_here(data)
+    room = TILE_ENTRIES if compiled and sampling is None else TILE_ENTRIES // _SWEPT
+    keep_freed_pages()
+    rows = _sides(plan.fields, data, sampling, compiled)
+    columns = rows if other is None else _sides(plan.fields, other, sampling, compiled)
     shape = (*shape_of(wanted), rows.count, columns.count)
-    room, here = TILE_ENTRIES, all(isinstance(values, np.ndarray) for values in data.values())
     if not here:  # a device has its own cores, and wants them all busy
         room *= _DEVICE_TILES
     # Wide first: what is swept comes in runs of many columns. Then high: few tiles hold inputs beside themselves.
@@ -232,7 +258,7 @@ def _once(
     ]
 
     def fill(blocks: tuple[slice, slice]) -> None:
-        tile = rows.tile(columns, *blocks, sampling)
+        tile = rows.tile(columns, *blocks, sampling, compiled)
         found = with_gains(plan.run(tile)[output], output.gains, wanted)
         for target, part in zip((S, Theta), found):
             if part is not None:
@@ -262,10 +288,9 @@ def _mirrored(values: Array, pairs: Pairs) -> Array:
     return np.swapaxes(values, -1, -2)
 
 
-def _sides(fields: list[Field], data: Data, sampling: Sampling | None) -> Sides:
+def _sides(fields: list[Field], data: Data, sampling: Sampling | None, compiled: bool) -> Sides:
     """What single points of a set of inputs have: each input with itself, a block of inputs at a time."""
-    field, values = next(iter(data.items()))
-    count = values.shape[len(field.positions)]
+    count = _count(data)
     wanted = {field: diagonal(field.positions) for field in fields if field.reads_points}
     if not wanted:
         return Sides(data, {}, count)
@@ -287,6 +312,7 @@ def _sides(fields: list[Field], data: Data, sampling: Sampling | None) -> Sides:
                 size=inputs,
                 column_size=inputs,
                 sampling=sampling,
+                compiled=compiled,
             )
         )
         parts.append(points)

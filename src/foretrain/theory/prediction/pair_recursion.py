@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from foretrain.gaussian import Expectation, cross_gram, factor, gram, second_moments
 from foretrain.gaussian.closed_forms import closed_pair, tile_rule, workspace
 from foretrain.gaussian.grams import Tile, square_tiles
+from foretrain.support.acceleration import accelerates
 from foretrain.support.progress import Progress
 from foretrain.support.threads import over_cores
 from foretrain.theory.architecture import MLP
@@ -91,13 +92,14 @@ def pair_kernels(
     one_set = rows is columns
     out = [np.empty((len(rows), len(columns))) for _ in orders]
     closed = all(closed_pair(f, f) for f in (factor(mlp.activation, order) for order in orders))
+    compiled = accelerates(len(rows) * len(columns) * (mlp.depth - 1) / (2 if one_set else 1))
 
     def work(tile: Tile) -> None:
         first, second = rows[tile.rows], columns[tile.columns]
         targets = [matrix[tile.rows, tile.columns] for matrix in out]
         on_diagonal = one_set and tile.rows == tile.columns
         expectations = (
-            _closed(mlp, first, second, orders)
+            _closed(mlp, first, second, orders, compiled)
             if closed
             else _layer_by_layer(mlp, first, second, orders, on_diagonal, tolerance)
         )
@@ -140,9 +142,9 @@ def _through_layers(
         target[...] = last
 
 
-def _closed(mlp: MLP, rows: Inputs, columns: Inputs, orders: tuple[int, ...]) -> Expectations:
+def _closed(mlp: MLP, rows: Inputs, columns: Inputs, orders: tuple[int, ...], compiled: bool) -> Expectations:
     """<s s> of these orders by closed forms, in memory that is used again two layers later."""
-    rule = tile_rule(mlp.activation)
+    rule = tile_rule(mlp.activation, compiled=compiled)
     memory = workspace("expectations", (2, len(orders), len(rows), len(columns)))
 
     def expectations(number: int, K: Array) -> list[Array]:
