@@ -123,8 +123,15 @@ def over_cores(function: Callable[[T], R], parts: Sequence[T], *, uses_blas: boo
         return [function(part) for part in parts]
     if not uses_blas:
         return list(_pool().map(function, parts))
-    with _libraries().limit(limits=1, user_api="blas"):
+    with one_thread_of_blas():
         return list(_pool().map(function, parts))
+
+
+@contextmanager
+def one_thread_of_blas() -> Iterator[None]:
+    """Let numpy's matrix products inside have one thread: theirs wait by spinning, too."""
+    with _libraries().limit(limits=1, user_api="blas"):
+        yield
 
 
 @contextmanager

@@ -24,7 +24,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from foretrain.support.threads import one_thread_of_torch, over_cores
+from foretrain.support.threads import one_thread_of_blas, one_thread_of_torch, over_cores
 
 Tile = tuple[slice, slice]
 
@@ -405,8 +405,8 @@ def _add_squares(kernel: Tensor, factors: Sequence[Any]) -> None:
                 )  # numpy sees that it is symmetric, and does half
         return found
 
-    with one_thread_of_torch():
-        for found in over_cores(total, range(cores), uses_blas=True):
+    with one_thread_of_torch(), one_thread_of_blas():
+        for found in over_cores(total, range(cores)):
             kernel += torch.from_numpy(found)
 
 
