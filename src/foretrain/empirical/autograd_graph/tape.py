@@ -367,15 +367,15 @@ class Probe:
         tape: Tape,
         cotangent: Tensor,
         moved: Callable[[], Tape | None] | None = None,
-        pair: Callable[[], Tape] | None = None,
+        more: Callable[[], Tape] | None = None,
     ) -> None:
         """Of a graph, and two more for what it does not show.
 
-        ``moved`` gives that with parameters moved at random, for tensors where no gradient arrives here; ``pair``
-        that of two samples, for tensors with so few gradients that several axes would fit.
+        ``moved`` gives that with parameters moved at random, for tensors where no gradient arrives here; ``more``
+        that of another number of samples, for tensors with so few gradients that several axes would fit.
         """
         self.tape = tape
-        self._moved, self._pair = moved, pair
+        self._moved, self._more = moved, more
         self.samples = len(cotangent)
         self.weights = weights(self.samples, cotangent)
         self._mixes = cotangent, cotangent * self.weights[:, None]
@@ -390,8 +390,8 @@ class Probe:
         if not new:
             return
         self.plain |= zip(new, self.tape.gradients(new, self._mixes[0]))
-        # Where passes are dear, this one gives the lengths of the parameters' gradients as well.
-        leaves = self.tape.leaves if self.tape.is_long and not self._lengths else {}
+        # This pass gives the lengths of the parameters' gradients as well.
+        leaves = {} if self._lengths else self.tape.leaves
         leaves = {name: leaf for name, leaf in leaves.items() if name not in self.tape.linear_weights}
         grown = self.tape.gradients([*new, *((leaf, 0) for leaf in leaves.values())], self._mixes[1])
         self.weighted |= zip(new, grown)
@@ -410,19 +410,21 @@ class Probe:
         self._narrow(unknown)
 
     def _narrow(self, edges: Sequence[Edge]) -> None:
-        """Of several axes that fit, keep that along which a tensor, or a view of it, is shorter with two samples."""
+        """Of several axes that fit, keep that whose length, in a tensor or a view of it, changes with the number of samples."""
         axes = {
             edge: axis for edge in edges if isinstance(axis := self.owners[edge], SampleAxis) and axis.others
         }
-        other = self._pair() if axes and self._pair is not None else None
+        other = self._more() if axes and self._more is not None else None
         if other is None or other.shape != self.tape.shape:
             return
         for edge, axis in axes.items():
             lengths = set()
             for one in (edge, *self.tape.views(edge)):
-                mine, fewer = self.tape.shape_at(one), other.shape_at(one)
-                changed = [k for k, sizes in enumerate(zip(mine, fewer, strict=True)) if sizes[0] != sizes[1]]
-                if [(mine[k], fewer[k]) for k in changed] == [(self.samples, len(other.outputs))]:
+                mine, theirs = self.tape.shape_at(one), other.shape_at(one)
+                changed = [
+                    k for k, sizes in enumerate(zip(mine, theirs, strict=True)) if sizes[0] != sizes[1]
+                ]
+                if [(mine[k], theirs[k]) for k in changed] == [(self.samples, len(other.outputs))]:
                     lengths.add(prod(mine[changed[0] + 1 :]))
             self.owners[edge] = axis.among(lengths)
 

@@ -137,8 +137,9 @@ def ntk(  # type: ignore[misc]  # the overloads leave the other options to this 
     )
     options = KernelOptions(outputs, output, parameters, rates, by, batch_axis, shared)
     with unchanged(model), on_free_cores():
-        tangents, first, second = prepare(model, x, x2, options)
+        tangents, first, second = look(model, x, x2, options)
         if stored is not None:
+            tangents.refuse_company()
             return compute(Tangents(tangents, first, second, by), stored)
         values, working = tangents.until_settled(lambda: assemble(tangents, first, second, size))
     labels = tuple(dict.fromkeys(tangents.labels.values())) if by is not None else None
@@ -171,6 +172,15 @@ def prepare(
     model: Any, x: Any, x2: Any = None, options: KernelOptions | None = None
 ) -> tuple[Engine, Batch, Batch | None]:
     """Check everything that was given, and look at the model with a few samples."""
+    engine, first, second = look(model, x, x2, options)
+    engine.refuse_company()
+    return engine, first, second
+
+
+def look(
+    model: Any, x: Any, x2: Any = None, options: KernelOptions | None = None
+) -> tuple[Engine, Batch, Batch | None]:
+    """The same, but whether samples depend on each other is left to the first chunk."""
     asked = KernelOptions() if options is None else options
     # What torch.compile was given: the compiled graph hides parameters.
     model = getattr(model, "_orig_mod", model)
