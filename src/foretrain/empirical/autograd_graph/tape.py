@@ -368,8 +368,9 @@ class Probe:
         cotangent: Tensor,
         moved: Callable[[], Tape | None] | None = None,
         more: Callable[[], Tape] | None = None,
+        known: Mapping[Edge, Owner] | None = None,
     ) -> None:
-        """Of a graph, and two more for what it does not show.
+        """Of a graph with the owners that are ``known`` without gradients, and two more for what it does not show.
 
         ``moved`` gives that with parameters moved at random, for tensors where no gradient arrives here; ``more``
         that of another number of samples, for tensors with so few gradients that several axes would fit.
@@ -382,14 +383,20 @@ class Probe:
         self.plain: dict[Edge, Tensor | None] = {}
         self.weighted: dict[Edge, Tensor | None] = {}
         self._lengths: dict[str, float] = {}  # squared, of the weighted mix's gradients
-        self.owners: dict[Edge, Owner] = {(0, 0): SampleAxis(1, tape.outputs.shape[1])}
+        self.known = {(0, 0)} | (known or {}).keys()
+        self.owners: dict[Edge, Owner] = {(0, 0): SampleAxis(1, tape.outputs.shape[1]), **(known or {})}
+
+    def see(self, edges: Iterable[Edge]) -> None:
+        """One backward pass for the plain gradients at all edges where they are not there yet."""
+        new = [edge for edge in dict.fromkeys(edges) if edge not in self.plain]
+        self.plain |= zip(new, self.tape.gradients(new, self._mixes[0]))
 
     def ask(self, edges: Iterable[Edge]) -> None:
-        """Two backward passes for all edges that are not known yet."""
-        new = [edge for edge in dict.fromkeys(edges) if edge not in self.plain]
+        """Two backward passes for the owners of all edges that are not known yet."""
+        new = [edge for edge in dict.fromkeys(edges) if edge not in self.plain and edge not in self.known]
         if not new:
             return
-        self.plain |= zip(new, self.tape.gradients(new, self._mixes[0]))
+        self.see(new)
         # This pass gives the lengths of the parameters' gradients as well.
         leaves = {} if self._lengths else self.tape.leaves
         leaves = {name: leaf for name, leaf in leaves.items() if name not in self.tape.linear_weights}
@@ -397,9 +404,8 @@ class Probe:
         self.weighted |= zip(new, grown)
         for name, gradient in zip(leaves, grown[len(new) :]):
             self._lengths[name] = _squared_length(gradient)
-        unknown = [edge for edge in new if edge not in self.owners]
-        found = owners([(self.plain[edge], self.weighted[edge]) for edge in unknown], self.samples)
-        self.owners |= zip(unknown, found)
+        found = owners([(self.plain[edge], self.weighted[edge]) for edge in new], self.samples)
+        self.owners |= zip(new, found)
         # Weights that are zero and units that are dead stop gradients: see where samples are without them.
         silent = [edge for edge in new if isinstance(self.owners[edge], Silent)]
         other = self._moved() if silent and self._moved is not None else None
@@ -407,10 +413,10 @@ class Probe:
             plain, weighted = (other.gradients(silent, mix) for mix in self._mixes)
             for edge, first, second in zip(silent, plain, weighted):
                 self.owners[edge] = owner(first, second, self.samples)
-        self._narrow(unknown)
+        self._narrow(new)
 
     def _narrow(self, edges: Sequence[Edge]) -> None:
-        """Of several axes that fit, keep that whose length, in a tensor or a view of it, changes with the number of samples."""
+        """Of several axes that fit, keep that which grows with the number of samples, in a tensor or a view of it."""
         axes = {
             edge: axis for edge in edges if isinstance(axis := self.owners[edge], SampleAxis) and axis.others
         }

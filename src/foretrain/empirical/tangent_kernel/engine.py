@@ -10,6 +10,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from foretrain.empirical.autograd_graph.ownership import owners_by_nodes
 from foretrain.empirical.autograd_graph.sites import UnreadableError
 from foretrain.empirical.autograd_graph.tape import Probe, Tape, fixed_normal, read
 from foretrain.empirical.models.arguments import Batch
@@ -166,7 +167,8 @@ class Engine:
             others = _MORE if batch.count != len(_MORE) else _MORE[:2]
             return self._read(self.model(batch.pick(others)))
 
-        return Probe(tape, fixed_normal(tape.outputs), moved, more)
+        known = owners_by_nodes(tape, batch.count)
+        return Probe(tape, fixed_normal(tape.outputs), moved, more, known)
 
     @on_free_cores()
     @without_collection()
@@ -210,7 +212,7 @@ class Engine:
         """All backward passes of a chunk; where the plan could be wrong for these samples, it is checked first."""
         found = [BlockCapture(tape, share, batch.count, len(self.outputs)) for share in plan.shares]
         sure = plan.trusted and plan.structure.certain and not plan.structure.depends_on_values
-        if not sure or batch.count == PROBE_SAMPLES:
+        if not sure or (batch.count == PROBE_SAMPLES and not plan.structure.clear):
             _confirm(tape, found)
         heard = backward_passes(tape, found, self.outputs, list(plan.structure.silent))
         if heard:

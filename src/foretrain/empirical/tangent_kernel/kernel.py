@@ -50,7 +50,8 @@ By = Literal["layer", "parameter"] | None
 
 _SHARE = 0.5  # of the available memory that chunks may take
 _LIBRARIES = 30e6  # bytes that matrix products and convolutions keep for themselves
-_LARGEST_WORKING = 2e9  # bytes; more would not be faster
+_LARGEST_WORKING = 2e9  # bytes; more would not be faster,
+_FEWEST = 8  # unless fewer samples than these go through the model together
 _JOINING = 1.25  # of the memory of factors, while those of several passes are put together
 
 
@@ -308,7 +309,7 @@ def _chunk_size(engine: Engine, batch_size: int | None, result_bytes: float, ava
             available=available,
         )
         return batch_size
-    room = min(_SHARE * (available - result_bytes), _LARGEST_WORKING)
+    room = min(_SHARE * (available - result_bytes), max(_LARGEST_WORKING, 2 * _FEWEST * per_sample))
     return max(2, min(count, int(room / (2 * per_sample + 1))))
 
 
