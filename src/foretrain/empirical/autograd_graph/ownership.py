@@ -7,7 +7,7 @@ over the samples is shared by them. Behind a node that is not known nothing is s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 
 from foretrain.empirical.autograd_graph.tape import Edge, Owner, SampleAxis, Shared, Tape
@@ -29,15 +29,18 @@ def owners_by_nodes(tape: Tape, samples: int) -> dict[Edge, Owner]:
     ready = [0]
     while ready:
         node = ready.pop()
-        results: dict[Edge, Owner | None] = {}
+        results: list[tuple[Edge, Owner]] = []
         for edge in tape.results.get(node, ()):
-            found = verdicts.pop(edge)
-            results[edge] = found[0] if all(one == found[0] for one in found) else None
-        known |= {edge: owner for edge, owner in results.items() if owner is not None}
+            first, *others = verdicts.pop(edge)
+            if first is not None and (not others or all(other == first for other in others)):
+                known[edge] = first
+                results.append((edge, first))
+        is_known = len(results) == len(tape.results.get(node, ()))
         for position, given in enumerate(tape.inputs[node]):
             if given is None:
                 continue
-            verdicts.setdefault(given, []).append(_owner_of_input(tape, node, position, results, samples))
+            found = _owner_of_input(tape, node, position, results, samples) if is_known else None
+            verdicts.setdefault(given, []).append(found)
             waiting[given[0]] -= 1
             if not waiting[given[0]]:
                 ready.append(given[0])
@@ -45,15 +48,15 @@ def owners_by_nodes(tape: Tape, samples: int) -> dict[Edge, Owner]:
 
 
 def _owner_of_input(
-    tape: Tape, node: int, position: int, results: Mapping[Edge, Owner | None], samples: int
+    tape: Tape, node: int, position: int, results: Sequence[tuple[Edge, Owner]], samples: int
 ) -> Owner | None:
     """Who owns an input of a node, by all of its results; None if that is not known."""
-    found = {_owner_by_result(tape, node, position, edge, owner, samples) for edge, owner in results.items()}
-    return found.pop() if len(found) == 1 else None
+    first, *others = (_owner_by_result(tape, node, position, edge, owner, samples) for edge, owner in results)
+    return None if any(other != first for other in others) else first
 
 
 def _owner_by_result(
-    tape: Tape, node: int, position: int, result: Edge, owner: Owner | None, samples: int
+    tape: Tape, node: int, position: int, result: Edge, owner: Owner, samples: int
 ) -> Owner | None:
     if not isinstance(owner, SampleAxis):
         return owner
@@ -61,7 +64,7 @@ def _owner_by_result(
     given = tape.inputs[node][position]
     assert given is not None
     shape, own = tape.shape_at(result), tape.shape_at(given)
-    if name in _SAME_ENTRIES:
+    if name in _SAME_ENTRIES or (own == shape and _RULES.get(name) is _aligned):
         return owner if prod(own) == prod(shape) else None
     place = _place(shape, owner, samples)
     rule = _RULES.get(name)
@@ -190,8 +193,8 @@ def _looked_up(tape: Tape, node: int, position: int, shape: tuple[int, ...], own
 _SAME_ENTRIES = frozenset({"Alias", "Clone", "ReshapeAlias", "Squeeze", "UnsafeView", "Unsqueeze", "View"})
 _ENTRY_BY_ENTRY = (
     "Abs Add Addcmul Addcdiv Celu Clamp ClampMax ClampMin Cos Div Elu Erf Exp Expand Expm1 Gelu Hardsigmoid "
-    "Hardswish Hardtanh LeakyRelu Log Log1P LogSigmoid Mish Mul Neg Pow PreluKernel Reciprocal Relu Rsqrt Sigmoid Silu Sin "
-    "Softplus Sqrt Sub Tanh Threshold ToCopy Where"
+    "Hardswish Hardtanh LeakyRelu Log Log1P LogSigmoid Mish Mul Neg Pow PreluKernel Reciprocal Relu Rsqrt Sigmoid "
+    "Silu Sin Softplus Sqrt Sub Tanh Threshold ToCopy Where"
 )
 _RULES: dict[str, _Rule] = {
     **dict.fromkeys(_ENTRY_BY_ENTRY.split(), _aligned),

@@ -236,16 +236,20 @@ def _blocks(members: Mapping[str, Sequence[Any]], sources: Mapping[Any, Source])
     """Parameters and sources that hang together; parts of one parameter that do not overlap go apart."""
     blocks: list[Block] = []
     left = dict(members)
+    made_of: dict[Any, list[str]] = {}
+    for name, keys in members.items():
+        for key in keys:
+            made_of.setdefault(key, []).append(name)
     while left:
         name, keys = left.popitem()
-        names, found = [name], dict.fromkeys(keys)
-        grown = True
-        while grown:
-            joining = [other for other, its in left.items() if set(its) & set(found)]
-            grown = bool(joining)
-            for other in joining:
-                names.append(other)
-                found |= dict.fromkeys(left.pop(other))
+        names, found, waiting = [name], dict.fromkeys(keys), list(keys)
+        while waiting:
+            for other in made_of[waiting.pop()]:
+                if other in left:
+                    names.append(other)
+                    new = left.pop(other)
+                    found |= dict.fromkeys(new)
+                    waiting += new
         own = [sources[key] for key in found]
         pieces = len(names) == 1 and len(found) > 1 and _are_pieces(list(found), sources)
         blocks += [
