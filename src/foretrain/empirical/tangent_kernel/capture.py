@@ -113,6 +113,9 @@ class Sensitivities(_Products):
         if self.values is None:
             if parts is None:
                 return
+            if self.size.outputs == len(parts) == 1:  # as they come
+                self.values = parts[0][:, :, None]
+                return
             groups, samples, q, _ = parts[0].shape
             positions = sum(self.positions)
             if _features_last(parts[0]):

@@ -314,37 +314,44 @@ class Pairs(Factor):
         assert isinstance(other, Pairs)
         groups, _, rows, q, positions = self.sensitivities.shape
         size = positions * positions * max(1, q * rows // positions) * self.sensitivities.element_size()
-        # Samples of the other chunk a few at a time, with their columns in the tile.
-        step = max(1, int(_PAIR_BYTES / max(size * (mine.stop - mine.start), 1)))
-        for group in range(groups):
-            for start in range(theirs.start, theirs.stop, step):
+        triangle = other is self and mine == theirs  # of which nobody looks at the lower half
+        several = max(1, _PANEL_ROWS // positions) if triangle else max(1, mine.stop - mine.start)
+        for first in range(mine.start, mine.stop, several):
+            own = slice(first, min(first + several, mine.stop))
+            down = rows_of(slice(own.start - mine.start, own.stop - mine.start), rows)
+            # Samples of the other chunk a few at a time, with their columns in the tile.
+            step = max(1, int(_PAIR_BYTES / max(size * (own.stop - own.start), 1)))
+            for start in range(first if triangle else theirs.start, theirs.stop, step):
                 part = slice(start, min(start + step, theirs.stop))
-                columns = rows_of(slice(part.start - theirs.start, part.stop - theirs.start), rows)
-                self._add(tile[:, columns], group, mine, other, part)
+                across = rows_of(slice(part.start - theirs.start, part.stop - theirs.start), rows)
+                for group in range(groups):
+                    self._add(tile[down, across], group, own, other, part)
 
     def _add(self, tile: Tensor, group: int, mine: slice, other: Pairs, theirs: slice) -> None:
         left, right = self.sensitivities[group, mine], other.sensitivities[group, theirs]
         n, rows, q, mine_t = left.shape
         m, _, _, their_t = right.shape
-        # What the inputs have in common, (n, T, m, T').
+        rate = self.weight_rate * self.scale * other.scale
+        # What the inputs have in common, (n T, m T').
         if self.inputs.ndim == 2:
-            equal = self.inputs[mine][:, :, None, None] == other.inputs[theirs][None, None]
+            equal = self.inputs[mine].reshape(-1, 1) == other.inputs[theirs].reshape(1, -1)
             activity = equal.to(self.sensitivities.dtype)
         else:
             a, b = self.inputs[group, mine].transpose(1, 2), other.inputs[group, theirs].transpose(1, 2)
-            product = a.reshape(-1, a.shape[2]) @ b.reshape(-1, b.shape[2]).t()
-            activity = product.view(n, mine_t, m, their_t)
+            activity = a.reshape(-1, a.shape[2]) @ b.reshape(-1, b.shape[2]).t()
+        if rows == 1:  # and the sensitivities: two products of matrices are all
+            common = left.transpose(2, 3).reshape(-1, q) @ right.transpose(2, 3).reshape(-1, q).t()
+            tile.add_(common.mul_(activity).view(n, mine_t, m, their_t).sum((1, 3)), alpha=rate)
+            return
         # first over the positions of the other sample: (m; n T, T') (m; T', q), one output after the other
-        activity = activity.permute(2, 0, 1, 3).reshape(m, n * mine_t, their_t)
+        activity = activity.view(n * mine_t, m, their_t).transpose(0, 1).contiguous()
         carried = left.new_empty(rows, m, n * mine_t, q)
         for into, values in zip(carried, right.transpose(0, 1)):
             torch.bmm(activity, values.transpose(1, 2), out=into)
         # then over my positions and the features: (n; rows, T q) (n; T q, rows m)
-        across = carried.view(rows * m, n, mine_t * q).permute(1, 2, 0)
-        found = torch.bmm(left.transpose(2, 3).reshape(n, rows, mine_t * q), across)
-        tile.view(n, rows, m, rows).add_(
-            found.view(n, rows, rows, m).transpose(2, 3), alpha=self.weight_rate * self.scale * other.scale
-        )
+        columns = carried.view(rows * m, n, mine_t * q).permute(1, 2, 0)
+        found = torch.bmm(left.transpose(2, 3).reshape(n, rows, mine_t * q), columns)
+        tile.view(n, rows, m, rows).add_(found.view(n, rows, rows, m).transpose(2, 3), alpha=rate)
 
 
 def add_products(kernel: Tensor, mine: Sequence[Factor], theirs: Sequence[Factor], rows: int) -> None:

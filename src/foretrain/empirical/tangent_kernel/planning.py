@@ -27,7 +27,8 @@ _AGREES = {torch.float64: 1e-8, torch.float32: 2e-3}
 _CHANGES = "the graph changes with the samples"
 # Flops of small or strided products take longer than those of one large matrix product.
 _FORMING = 1.5
-_PAIRING = 2.0
+_PAIRING = 1.2
+_CARRYING = 1.7
 _LARGE = 1024
 _FLOPS_PER_ENTRY = 60.0  # that a machine does while it moves one number to memory and back
 
@@ -144,9 +145,12 @@ def costs(job: Job, site: Site) -> dict[Way, float]:
         # Tiles stay in the cache.
         gram = job.pairs * (2 * g * (p + across * q) + _FLOPS_PER_ENTRY / 10 * rows)
         return {"gram": gram, "gradient": gradient}
-    second = t * c * q if job.trace else t * c * c * q
-    pairs = _PAIRING * job.pairs * 2 * g * (activity + t * t * c * q + second)
-    pairs += _FLOPS_PER_ENTRY * job.pairs * g * t * c * q
+    pairs = _PAIRING * job.pairs * 2 * g * (activity + t * t * c * q)
+    if across > c:  # outputs are rows: sensitivities are carried from one sample's positions to the other's
+        pairs *= _CARRYING
+        pairs += job.pairs * g * t * c * q * (2 * c + _FLOPS_PER_ENTRY)
+    else:
+        pairs += _FLOPS_PER_ENTRY * job.pairs * g * t * t / 4
     return {"pairs": pairs, "gradient": gradient}
 
 
