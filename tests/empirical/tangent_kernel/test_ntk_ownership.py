@@ -108,6 +108,7 @@ KEPT_APART: dict[str, Callable[[Tensor, nn.ParameterDict], Tensor]] = {
     "convolution": lambda y, p: functional.conv1d(y, p["kernel"], p["four"][:3], stride=2),
     "pooling": lambda y, p: functional.max_pool2d(y[:, None], 2) + functional.avg_pool2d(y[:, None], 2),
     "parts": lambda y, p: torch.cat([part * (i + 1.0) for i, part in enumerate(torch.split(y, 2, -1))], 1),
+    "gates": lambda y, p: torch.cat(torch.unsafe_chunk(y.flatten(1), 4, 1)[::-1], 1).sigmoid(),
     "places": lambda y, p: torch.stack([y[:, 0], y.mean(1), y[:, 1:3].sum(1)], 2) * p["row"][:, None],
     "unbound": lambda y, p: torch.stack(y.view(-1, 4, 2, 3).permute(2, 0, 1, 3).unbind(0), 1),
     "spread": lambda y, p: torch.cat([p["table"][:1].expand(len(y), -1, -1), y], 1),

@@ -51,6 +51,8 @@ def _owner_of_input(
     tape: Tape, node: int, position: int, results: Sequence[tuple[Edge, Owner]], samples: int
 ) -> Owner | None:
     """Who owns an input of a node, by all of its results; None if that is not known."""
+    if all(isinstance(owner, Shared) for _, owner in results):
+        return Shared() if results else None
     first, *others = (_owner_by_result(tape, node, position, edge, owner, samples) for edge, owner in results)
     return None if any(other != first for other in others) else first
 
@@ -198,7 +200,8 @@ _ENTRY_BY_ENTRY = (
 )
 _RULES: dict[str, _Rule] = {
     **dict.fromkeys(_ENTRY_BY_ENTRY.split(), _aligned),
-    **dict.fromkeys(("Cat", "LogSoftmax", "Slice", "Softmax", "Split", "SplitWithSizes"), _along),
+    **dict.fromkeys(("Cat", "LogSoftmax", "Slice", "Softmax"), _along),
+    **dict.fromkeys(("Split", "SplitWithSizes", "UnsafeSplit", "UnsafeSplitWithSizes"), _along),
     **dict.fromkeys(("Select", "Unbind"), _taken_out),
     **dict.fromkeys(("Mean", "Sum"), _summed),
     **dict.fromkeys(

@@ -196,6 +196,7 @@ class Tape:
     inputs: Sequence[tuple[Edge | None, ...]]  # of every node: the edges that it takes
     leaves: Mapping[str, int]  # of every parameter that is used: the node where its gradient arrives
     cache: dict[Any, Any] = field(default_factory=dict, repr=False)  # what is needed in every backward pass
+    _shapes: dict[Edge, tuple[int, ...]] = field(default_factory=dict, repr=False)
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -250,10 +251,12 @@ class Tape:
 
     def shape_at(self, edge: Edge) -> tuple[int, ...]:
         """The shape of the tensor that an edge stands for."""
-        node, slot = edge
-        if self.names[node] == "AccumulateGrad":
-            return tuple(self.nodes[node].variable.shape)  # type: ignore[attr-defined]
-        return tuple(self.nodes[node]._input_metadata[slot].shape)
+        if edge not in self._shapes:
+            node, slot = edge
+            is_leaf = self.names[node] == "AccumulateGrad"
+            of: Any = self.nodes[node].variable if is_leaf else self.nodes[node]._input_metadata[slot]  # type: ignore[attr-defined]
+            self._shapes[edge] = tuple(of.shape)
+        return self._shapes[edge]
 
     def dtype_at(self, edge: Edge) -> torch.dtype:
         """The dtype of the tensor that an edge stands for."""
