@@ -1,8 +1,8 @@
 """How a model uses its parameters: read off a pass with a few samples.
 
 Parameters enter through tensors made of parameters alone (a weight, its transpose, a part of it, a normalised
-weight): the sources. A source is used where it meets something that belongs to one sample each. One pass with
-three samples shows all this; passes with more samples have the same graph.
+weight): the sources. A source is used where it meets something that belongs to one sample each. A pass
+with two samples shows all this; passes with more samples have the same graph.
 """
 
 from __future__ import annotations
