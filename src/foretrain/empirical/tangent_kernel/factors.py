@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import pad
 
 from foretrain.support.threads import one_thread_of_blas, one_thread_of_torch, over_cores
 
@@ -228,6 +229,44 @@ class LateGradients(Factor):
         """My tensors that belong to samples."""
         return _INPUTS_AND_SENSITIVITIES if self.inputs.ndim > 2 else _ROWS_AND_SENSITIVITIES
 
+    def where_heard(self) -> LateGradients:
+        """Without the positions where no gradient arrives, as behind the last attention before one token is read."""
+        values = self.sensitivities
+        if self.inputs.ndim == 2 or bool(values[0, 0, 0].any(0).all()):
+            return self
+        arrives = values.ne(0).flatten(0, 2).any(0).any(0)
+        arrives[0] |= not bool(arrives.any())
+        kept = arrives.nonzero().squeeze(1)
+        if 2 * len(kept) > len(arrives):
+            return self
+        values = values.transpose(3, 4)[:, :, :, kept].transpose(3, 4)
+        return replace(self, inputs=self.inputs[:, :, kept], sensitivities=values)
+
+    @property
+    def has_one_position(self) -> bool:
+        """Whether a gradient is one input times one sensitivity."""
+        return self.inputs.ndim > 2 and self.inputs.shape[2] == 1
+
+    def as_grams(self) -> Grams:
+        """The same contribution where every sample has one position."""
+        groups, samples = self.sensitivities.shape[:2]
+        values = self.sensitivities.reshape(groups, samples, self.rows, -1)
+        return Grams(self.inputs[:, :, 0], values, 1.0, 0.0, self.root)
+
+    def joined(self, others: Sequence[Factor]) -> Factor:
+        """The factor of my samples and those of other chunks after them, which may be heard at other positions."""
+        late = [one for one in (self, *others) if isinstance(one, LateGradients)]
+        most = max(one.sensitivities.shape[-1] for one in late)
+        first, *rest = (one._padded(most) for one in late)
+        return Factor.joined(first, rest)
+
+    def _padded(self, positions: int) -> LateGradients:
+        missing = positions - self.sensitivities.shape[-1]
+        if not missing:
+            return self
+        inputs, values = pad(self.inputs, (0, 0, 0, missing)), pad(self.sensitivities, (0, missing))
+        return replace(self, inputs=inputs, sensitivities=values)
+
     @cached_property
     def table(self) -> Tensor | None:
         """The rows that are looked up, each once."""
@@ -356,6 +395,7 @@ class Pairs(Factor):
 
 def add_products(kernel: Tensor, mine: Sequence[Factor], theirs: Sequence[Factor], rows: int) -> None:
     """Add all factors' products to a rectangle of the kernel (samples * rows, samples * rows)."""
+    mine, theirs = _simplest(mine, theirs), _simplest(theirs, mine)
     whole = slice(0, len(kernel) // rows), slice(0, kernel.shape[1] // rows)
     _add_large(kernel, mine, theirs, rows, [whole])
     for _ in _finished(kernel, mine, theirs, rows, whole):
@@ -364,6 +404,7 @@ def add_products(kernel: Tensor, mine: Sequence[Factor], theirs: Sequence[Factor
 
 def add_symmetric_products(kernel: Tensor, factors: Sequence[Factor], rows: int) -> None:
     """The same for one chunk with itself: tiles above the diagonal, and their mirror images."""
+    factors = _simplest(factors, factors)
     whole = min(max(len(kernel) // 8, _LEAF_ROWS), 2 * _LEAF_ROWS, _CACHED_ROWS)
     count, height = len(kernel) // rows, max(1, _PANEL_ROWS // rows)
     large = [factor for factor in factors if isinstance(factor, Gradients | LateGradients)]
@@ -380,6 +421,17 @@ def add_symmetric_products(kernel: Tensor, factors: Sequence[Factor], rows: int)
                 block.copy_(block.triu() + block.triu(1).t())
             else:
                 kernel[down, across] = block.t()
+
+
+def _simplest(mine: Sequence[Factor], theirs: Sequence[Factor]) -> list[Factor]:
+    """Gradients at one position, beside others at one position, as products of two Grams."""
+
+    def simplest(one: Factor, other: Factor) -> Factor:
+        if not isinstance(one, LateGradients) or not isinstance(other, LateGradients):
+            return one
+        return one.as_grams() if one.has_one_position and other.has_one_position else one
+
+    return [simplest(left, right) for left, right in zip(mine, theirs)]
 
 
 def _add_large(
