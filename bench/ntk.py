@@ -1,8 +1,10 @@
-"""`ft.ntk` of five networks in float32, beside three peers on the same weights and inputs.
+"""`ft.ntk` of networks of several kinds in float32, beside peers on the same weights and inputs.
 
-Peers are the recipe of torch's tutorial (`torch.func`, our own environment, a process of its own), NNGeometry, and
-neural-tangents with structured derivatives; where its default, the contraction of jacobians, can be faster, that one
-too. Errors are against a float64 reference. Memory is what a call adds to its process at the peak.
+Peers are the recipe of torch's tutorial (`torch.func`, our own environment, a process of its own), the loop over
+samples and outputs that anyone would write first, NNGeometry, and neural-tangents with structured derivatives; where
+its default, the contraction of jacobians, can be faster, that one too. Transformers and ResNet-18 are written in
+torch alone and have the first two. Errors are against a float64 reference. Memory is what a call adds to its process
+at the peak.
 """
 
 from __future__ import annotations
@@ -16,13 +18,14 @@ import torch
 from torch import Tensor, nn
 
 import foretrain as ft
-from bench.harness.jobs import Arrays, Job, PeerCall
+from bench.harness.jobs import Arrays, Job, Peer, PeerCall
 from bench.ntk_reference import Reference
 from bench.ntk_work import work
 from bench.peer_side.torch_networks import NETWORKS
 
 TOLERANCE = 1e-5
 TORCH_FUNC, NNGEOMETRY, NEURAL_TANGENTS = "torch.func", "nngeometry", "neural-tangents"
+LOOP = "plain loop"
 STRUCTURED, JACOBIANS = "neural-tangents, structured", "neural-tangents, jacobians"
 
 
@@ -38,11 +41,15 @@ class Case:
     aims: Mapping[str, float]
     share_aim: float | None = None
     memory_aims: Mapping[str, float] = field(default_factory=dict)
+    peers: tuple[str, ...] = (TORCH_FUNC, NNGEOMETRY, STRUCTURED, JACOBIANS)
+    long: bool = False
 
 
 PERCEPTRON = ("perceptron", {"widths": [784, 512, 512, 512, 10]}, (256, 784))
 TWICE_EVERY_PEER = dict.fromkeys((TORCH_FUNC, NNGEOMETRY, STRUCTURED, JACOBIANS), 2.0)
 NO_MORE_MEMORY = {NNGEOMETRY: 1.0}
+TRANSFORMER = {"vocabulary": 1000, "tokens": 64, "layers": 4, "width": 256, "heads": 4}
+IN_TORCH = (TORCH_FUNC, LOOP)
 CASES = (
     Case("MLP 784-512-512-512-10, full", *PERCEPTRON, "full", {STRUCTURED: 3.0}, 0.75, NO_MORE_MEMORY),
     Case("MLP 784-512-512-512-10, trace", *PERCEPTRON, "trace", {STRUCTURED: 3.0}, 0.75, NO_MORE_MEMORY),
@@ -73,6 +80,7 @@ CASES = (
         "full",
         TWICE_EVERY_PEER,
         0.55,
+        peers=(TORCH_FUNC, LOOP, NNGEOMETRY, STRUCTURED, JACOBIANS),
     ),
     Case(
         "GRU 16-128, 50 steps, full",
@@ -81,6 +89,71 @@ CASES = (
         (32, 50, 16),
         "full",
         {TORCH_FUNC: 2.0, STRUCTURED: 2.0, JACOBIANS: 2.0},  # NNGeometry's kernel is wrong here
+    ),
+    Case(
+        "GPT, 4 layers of 256",
+        "generative",
+        TRANSFORMER | {"outputs": 2},
+        (16, 64),
+        "full",
+        {},
+        0.55,
+        peers=IN_TORCH,
+    ),
+    Case(
+        "BERT, 4 layers of 256",
+        "encoder",
+        TRANSFORMER | {"outputs": 10},
+        (16, 64),
+        "full",
+        {},
+        0.55,
+        peers=IN_TORCH,
+    ),
+    Case(
+        "GPT-2 small",
+        "generative",
+        {"vocabulary": 1000, "tokens": 128, "layers": 12, "width": 768, "heads": 12, "outputs": 1},
+        (4, 128),
+        "full",
+        {},
+        0.55,
+        peers=IN_TORCH,
+        long=True,
+    ),
+    Case(
+        "ViT-Ti, 12 layers of 192",
+        "vision",
+        {"side": 32, "patch": 4, "layers": 12, "width": 192, "heads": 3, "outputs": 10},
+        (32, 3, 32, 32),
+        "full",
+        dict.fromkeys(IN_TORCH, 2.0),
+        0.55,
+        peers=IN_TORCH,
+        long=True,
+    ),
+    *(
+        Case(
+            "ResNet-18",
+            "residual",
+            {"channels": [64, 128, 256, 512], "outputs": 10},
+            (inputs, 3, 32, 32),
+            "full",
+            dict.fromkeys(IN_TORCH, 2.0),
+            0.55,
+            peers=IN_TORCH,
+            long=inputs > 4,
+        )
+        for inputs in (4, 12)
+    ),
+    Case(
+        "50 layers of 16",
+        "perceptron",
+        {"widths": [16] * 50 + [1]},
+        (4, 16),
+        "full",
+        {LOOP: 2.0},
+        peers=IN_TORCH,
     ),
 )
 BUSY = (CASES[0].name, CASES[3].name, CASES[5].name)  # also measured on a machine that is not idle
@@ -136,6 +209,7 @@ def job(case: Case) -> Job:
         ours=ours,
         sizes={"inputs": case.shape[0], "outputs": count, "parameters": _count(model)},
         work=work(case.network, case.sizes, case.shape, case.outputs, count),
+        long=case.long,
         peer=_peers(case, model, inputs),
         aim=case.aims,
         share_aim=case.share_aim,
@@ -153,10 +227,13 @@ def _count(model: nn.Module) -> int:
 def _drawn(case: Case) -> tuple[nn.Module, Tensor]:
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        return NETWORKS[case.network](**case.sizes), torch.randn(case.shape)
+        model = NETWORKS[case.network](**case.sizes)
+        if "vocabulary" in case.sizes:
+            return model, torch.randint(case.sizes["vocabulary"], case.shape)
+        return model, torch.randn(case.shape)
 
 
-def _peers(case: Case, model: nn.Module, inputs: Tensor) -> dict[str, PeerCall]:
+def _peers(case: Case, model: nn.Module, inputs: Tensor) -> Mapping[str, Peer]:
     """For a perceptron the jacobians of neural-tangents are the recipe of torch.func again, and are left out."""
     arrays = {"X": inputs.numpy()} | {name: value.numpy() for name, value in model.state_dict().items()}
     options = {"network": case.network, "sizes": case.sizes, "outputs": case.outputs}
@@ -164,11 +241,12 @@ def _peers(case: Case, model: nn.Module, inputs: Tensor) -> dict[str, PeerCall]:
     def call(peer: str, **more: str) -> PeerCall:
         return PeerCall(peer, "tangent kernel", arrays, options | more)
 
-    peers = {
+    peers: dict[str, Peer] = {
         TORCH_FUNC: call(TORCH_FUNC),
+        LOOP: PeerCall(TORCH_FUNC, "tangent kernel by a loop", arrays, options),
         NNGEOMETRY: call(NNGEOMETRY),
         STRUCTURED: call(NEURAL_TANGENTS, implementation="STRUCTURED_DERIVATIVES"),
     }
     if case.network != "perceptron":
         peers[JACOBIANS] = call(NEURAL_TANGENTS, implementation="JACOBIAN_CONTRACTION")
-    return peers
+    return {name: peer for name, peer in peers.items() if name in case.peers}

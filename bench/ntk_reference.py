@@ -29,7 +29,7 @@ class Reference:
 
     def __init__(self, model: nn.Module, inputs: Tensor, outputs: str) -> None:
         self._model = deepcopy(model).double()
-        self._inputs = inputs.double()
+        self._inputs = inputs.double() if inputs.is_floating_point() else inputs
         self._outputs = outputs
 
     def error(self, arrays: Arrays) -> float:

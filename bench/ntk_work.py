@@ -16,7 +16,7 @@ Moved are the weights and inputs once, and the kernel once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
@@ -50,8 +50,8 @@ def work(network: str, sizes: Mapping[str, Any], shape: tuple[int, ...], outputs
     backward = sum(2.0 * N * count * site.positions * site.entries for site in sites if not site.first)
     flops = forward + backward + N * (N + 1.0) * last.inputs
     flops += sum(_share(site, N, count, outputs) for site in sites)
-    if network == "attention":
-        flops += (2 + 4 * count) * 2.0 * N * shape[1] ** 2 * sizes["width"]
+    layers, tokens = ATTENTION.get(network, lambda sizes, shape: (0, 0))(sizes, shape)
+    flops += (2 + 4 * count) * 2.0 * N * layers * tokens**2 * sizes.get("width", 0)
     kernel = N**2 * (count**2 if outputs == "full" else 1)
     return Work("float32", flops=flops, moved=BYTES * float(weights + prod(shape) + kernel))
 
@@ -92,6 +92,42 @@ def _attention(sizes: Mapping[str, Any], shape: tuple[int, ...]) -> list[Site]:
     return [*projections, *feed_forward, Site(width, sizes["outputs"])]
 
 
+def _layers(sizes: Mapping[str, Any], tokens: int) -> list[Site]:
+    """The layers of a transformer; what the last one need not compute where one token is read is counted as well."""
+    width = sizes["width"]
+    projections = [Site(width, 3 * width, tokens), Site(width, width, tokens)]
+    feed_forward = [Site(width, 4 * width, tokens), Site(4 * width, width, tokens)]
+    return [*projections, *feed_forward] * sizes["layers"]
+
+
+def _generative(sizes: Mapping[str, Any], shape: tuple[int, ...]) -> list[Site]:
+    """Rows that are looked up have no products."""
+    return [*_layers(sizes, shape[1]), Site(sizes["width"], sizes["outputs"])]
+
+
+def _encoder(sizes: Mapping[str, Any], shape: tuple[int, ...]) -> list[Site]:
+    width = sizes["width"]
+    return [*_layers(sizes, shape[1]), Site(width, width), Site(width, sizes["outputs"])]
+
+
+def _vision(sizes: Mapping[str, Any], shape: tuple[int, ...]) -> list[Site]:
+    width, patch = sizes["width"], sizes["patch"]
+    patches = (shape[-1] // patch) ** 2
+    stem = Site(3 * patch**2, width, patches, first=True)
+    return [stem, *_layers(sizes, patches + 1), Site(width, sizes["outputs"])]
+
+
+def _residual(sizes: Mapping[str, Any], shape: tuple[int, ...]) -> list[Site]:
+    channels, side = sizes["channels"], shape[-1]
+    sites = [Site(27, channels[0], side**2, first=True)]
+    sites += [Site(9 * channels[0], channels[0], side**2)] * 4
+    for before, after in pairwise(channels):
+        side //= 2
+        sites += [Site(9 * before, after, side**2), Site(before, after, side**2)]
+        sites += [Site(9 * after, after, side**2)] * 3
+    return [*sites, Site(channels[-1], sizes["outputs"])]
+
+
 def _recurrent(sizes: Mapping[str, Any], shape: tuple[int, ...]) -> list[Site]:
     """Nothing goes back to the inputs, and states are passed back at every step."""
     hidden, steps = sizes["hidden"], shape[1]
@@ -103,5 +139,17 @@ SITES = {
     "perceptron": _perceptron,
     "convolutional": _convolutional,
     "attention": _attention,
+    "generative": _generative,
+    "encoder": _encoder,
+    "vision": _vision,
+    "residual": _residual,
     "recurrent": _recurrent,
+}
+
+# How many layers attend to how many tokens.
+ATTENTION: dict[str, Callable[[Mapping[str, Any], tuple[int, ...]], tuple[int, int]]] = {
+    "attention": lambda sizes, shape: (1, shape[1]),
+    "generative": lambda sizes, shape: (sizes["layers"], shape[1]),
+    "encoder": lambda sizes, shape: (sizes["layers"], shape[1]),
+    "vision": lambda sizes, shape: (sizes["layers"], (shape[-1] // sizes["patch"]) ** 2 + 1),
 }

@@ -44,6 +44,29 @@ def tangent_kernel(arrays: Mapping[str, Any], options: Mapping[str, Any]) -> Cal
     return run
 
 
+def tangent_kernel_by_a_loop(
+    arrays: Mapping[str, Any], options: Mapping[str, Any]
+) -> Callable[[], Mapping[str, Any]]:
+    """The same by what anyone would write first: one gradient after the other, flattened and stacked, J Jᵀ."""
+    model = build(options["network"], options["sizes"], arrays)
+    inputs = torch.as_tensor(arrays["X"])
+    parameters = list(model.parameters())
+    samples, outputs = len(inputs), model(inputs[:1]).numel()
+    _require_memory(dict(model.named_parameters()), samples * outputs)
+
+    def run() -> Mapping[str, Any]:
+        rows = []
+        for x in inputs:
+            for output in model(x[None])[0]:
+                found = torch.autograd.grad(output, parameters, retain_graph=True)
+                rows.append(torch.cat([gradient.flatten() for gradient in found]))
+        jacobian = torch.stack(rows)
+        kernel = jacobian @ jacobian.T
+        return {"ntk": kernel.view(samples, outputs, samples, outputs).transpose(1, 2)}
+
+    return run
+
+
 def _require_memory(parameters: Mapping[str, Tensor], rows: int) -> None:
     """Refuse before the system would have to end processes."""
     needed = rows * sum(value.numel() * value.element_size() for value in parameters.values())
@@ -52,4 +75,8 @@ def _require_memory(parameters: Mapping[str, Tensor], rows: int) -> None:
         raise MemoryError(f"the jacobians need {needed / 1e9:.1f} GB and {free / 1e9:.1f} GB are free")
 
 
-CALLS = {"tangent kernel": tangent_kernel, **global_state_calls.CALLS}
+CALLS = {
+    "tangent kernel": tangent_kernel,
+    "tangent kernel by a loop": tangent_kernel_by_a_loop,
+    **global_state_calls.CALLS,
+}

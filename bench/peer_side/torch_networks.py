@@ -58,6 +58,110 @@ class AttentionBlock(nn.Module):
         return projected.unflatten(2, (self.heads, -1)).transpose(1, 2)
 
 
+class Layer(nn.Module):
+    """A pre-norm layer of a transformer: queries, keys and values at once, four times as many hidden units."""
+
+    def __init__(self, width: int, heads: int, causal: bool) -> None:
+        super().__init__()
+        self.heads, self.causal = heads, causal
+        self.attention_norm, self.feed_forward_norm = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.project, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.feed_forward = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        projected = self.project(self.attention_norm(tokens)).unflatten(2, (3, self.heads, -1))
+        query, key, value = projected.permute(2, 0, 3, 1, 4)
+        attended = functional.scaled_dot_product_attention(query, key, value, is_causal=self.causal)
+        tokens = tokens + self.out(attended.transpose(1, 2).flatten(2))
+        return tokens + self.feed_forward(self.feed_forward_norm(tokens))
+
+
+class Generative(nn.Module):
+    """As GPT-2: tokens (N, T) and their places looked up, causal layers, one linear layer on the last token."""
+
+    def __init__(
+        self, vocabulary: int, tokens: int, layers: int, width: int, heads: int, outputs: int
+    ) -> None:
+        super().__init__()
+        self.token, self.place = nn.Embedding(vocabulary, width), nn.Embedding(tokens, width)
+        self.layers = nn.Sequential(*(Layer(width, heads, causal=True) for _ in range(layers)))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, outputs, bias=False)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        places = torch.arange(tokens.shape[1], device=tokens.device)
+        return self.head(self.norm(self.layers(self.token(tokens) + self.place(places)))[:, -1])
+
+
+class Encoder(nn.Module):
+    """As BERT: torch's own encoder with norms behind the layers, then one more layer on the first token."""
+
+    def __init__(
+        self, vocabulary: int, tokens: int, layers: int, width: int, heads: int, outputs: int
+    ) -> None:
+        super().__init__()
+        self.token, self.place = nn.Embedding(vocabulary, width), nn.Parameter(torch.randn(tokens, width))
+        self.norm = nn.LayerNorm(width)
+        layer = nn.TransformerEncoderLayer(width, heads, 4 * width, 0.0, "gelu", batch_first=True)
+        self.layers = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
+        self.pool, self.head = nn.Linear(width, width), nn.Linear(width, outputs)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        encoded = self.layers(self.norm(self.token(tokens) + self.place))
+        return self.head(torch.tanh(self.pool(encoded[:, 0])))
+
+
+class Vision(nn.Module):
+    """As ViT: patches of images (N, 3, side, side) beside a token of the class, which one linear layer reads."""
+
+    def __init__(self, side: int, patch: int, layers: int, width: int, heads: int, outputs: int) -> None:
+        super().__init__()
+        self.patch = nn.Conv2d(3, width, patch, patch)
+        self.first = nn.Parameter(torch.randn(1, 1, width))
+        self.place = nn.Parameter(torch.randn((side // patch) ** 2 + 1, width))
+        self.layers = nn.Sequential(*(Layer(width, heads, causal=False) for _ in range(layers)))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, outputs)
+
+    def forward(self, images: Tensor) -> Tensor:
+        patches = self.patch(images).flatten(2).transpose(1, 2)
+        tokens = torch.cat([self.first.expand(len(images), -1, -1), patches], 1) + self.place
+        return self.head(self.norm(self.layers(tokens))[:, 0])
+
+
+class ResidualBlock(nn.Module):
+    """Two 3x3 convolutions with norms, and a way around them."""
+
+    def __init__(self, before: int, after: int, stride: int) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(before, after, 3, stride, 1, bias=False)
+        self.second = nn.Conv2d(after, after, 3, 1, 1, bias=False)
+        self.first_norm, self.second_norm = nn.BatchNorm2d(after), nn.BatchNorm2d(after)
+        self.around = nn.Sequential()
+        if stride > 1:
+            self.around = nn.Sequential(
+                nn.Conv2d(before, after, 1, stride, bias=False), nn.BatchNorm2d(after)
+            )
+
+    def forward(self, images: Tensor) -> Tensor:
+        changed = self.second_norm(self.second(torch.relu(self.first_norm(self.first(images)))))
+        return torch.relu(changed + self.around(images))
+
+
+class Residual(nn.Module):
+    """As ResNet-18 on small images: four stages of two blocks, the later ones at half the side; norms are frozen."""
+
+    def __init__(self, channels: Sequence[int], outputs: int) -> None:
+        super().__init__()
+        self.stem, self.norm = nn.Conv2d(3, channels[0], 3, 1, 1, bias=False), nn.BatchNorm2d(channels[0])
+        blocks = [ResidualBlock(channels[0], channels[0], 1), ResidualBlock(channels[0], channels[0], 1)]
+        for before, after in pairwise(channels):
+            blocks += [ResidualBlock(before, after, 2), ResidualBlock(after, after, 1)]
+        self.blocks, self.head = nn.Sequential(*blocks), nn.Linear(channels[-1], outputs)
+        self.eval()
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.head(self.blocks(torch.relu(self.norm(self.stem(images)))).mean((2, 3)))
+
+
 class Recurrent(nn.Module):
     """A GRU on sequences (N, T, inputs) whose last state goes through one linear layer."""
 
@@ -95,6 +199,10 @@ NETWORKS: dict[str, Callable[..., nn.Module]] = {
     "perceptron": perceptron,
     "convolutional": convolutional,
     "attention": AttentionBlock,
+    "generative": Generative,
+    "encoder": Encoder,
+    "vision": Vision,
+    "residual": Residual,
     "recurrent": Recurrent,
     "unrolled recurrent": UnrolledRecurrent,
 }

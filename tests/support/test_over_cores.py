@@ -4,8 +4,16 @@ from __future__ import annotations
 
 import pytest
 import torch
+from threadpoolctl import threadpool_info, threadpool_limits
 
-from foretrain.support.threads import PARTS_AT_ONCE, core_count, over_cores, thread_count, torch_over_cores
+from foretrain.support.threads import (
+    PARTS_AT_ONCE,
+    core_count,
+    one_thread_of_blas,
+    over_cores,
+    thread_count,
+    torch_over_cores,
+)
 
 
 def test_results_come_in_the_order_of_the_parts() -> None:
@@ -28,6 +36,17 @@ def test_torch_has_one_thread_inside_and_its_own_number_afterwards() -> None:
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
+
+
+def test_products_of_numpy_have_one_thread_inside_and_their_own_number_afterwards() -> None:
+    def threads() -> set[int]:
+        return {library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"}
+
+    with threadpool_limits(2, user_api="blas"):
+        before = threads()
+        with one_thread_of_blas():
+            assert threads() == {1}
+        assert threads() == before != {1}
 
 
 @pytest.mark.parametrize("stated", ["", "0", "many", "1", "1,2", "9999"])

@@ -114,8 +114,12 @@ def test_the_check_of_what_was_read_does_not_depend_on_the_scale_of_outputs(
 ) -> None:
     """A wrong reading is found also where all gradients are tiny, and then gradients are formed sample by sample."""
     net = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Linear(4, 2)).double()
-    right = ft.ntk(net, X, output=lambda y: 1e-12 * y).values
+
+    def tiny(y: torch.Tensor) -> torch.Tensor:
+        return 1e-12 * y.flip(1)  # behind which nodes do not say where the samples are
+
+    right = ft.ntk(net, X, output=tiny).values
     monkeypatch.setitem(sites._READERS, ("NativeLayerNormBackward0", 1), sites._itself)
-    found = ft.ntk(net, X, output=lambda y: 1e-12 * y)
+    found = ft.ntk(net, X, output=tiny)
     assert found.routes["1.weight"].way == "per sample"
     assert_equal(found.values, right)

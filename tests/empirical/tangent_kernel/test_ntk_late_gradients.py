@@ -8,7 +8,7 @@ from brute_force import assert_equal, called, jacobian, kernel_of, lone, normal
 from torch import Tensor, nn
 from torch.nn import functional
 
-from foretrain.empirical.tangent_kernel import engine, factors, ntk
+from foretrain.empirical.tangent_kernel import engine, factors, ntk, planning
 from foretrain.support import threads
 
 WIDTH, TOKENS = 6, 50
@@ -104,3 +104,53 @@ def test_one_position_with_gradients_needs_no_second_backward_pass(
     monkeypatch.setattr(engine, "_confirm", refuse)
     model, x = made(tokens, read), inputs(tokens, 4, length)
     assert_equal(ntk(model, x).values, expected(model, x))
+
+
+class ReadSomewhere(Transformer):
+    """The head reads the positions that a sample names: behind the attention no other hears of a gradient."""
+
+    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
+        x, read = x[:, :-1], x[:, -1:]
+        h = self.first(x[..., :3])
+        q, k, v = self.attend(self.norm(h)).chunk(3, -1)
+        h = h + functional.scaled_dot_product_attention(q, k, v)
+        h = h + self.down(functional.gelu(self.up(self.norm(h))))
+        chosen = (torch.arange(h.shape[1]) == read[..., 0].long()).to(h.dtype)
+        found: Tensor = self.head((h * chosen[..., None]).sum(1))
+        return found
+
+
+@pytest.mark.parametrize("way", ["full", "trace", "x2"])
+@pytest.mark.parametrize("batch_size", ["auto", 2, 1])
+@pytest.mark.parametrize("places", [[1, 1, 1, 1, 1], [0, 0, 3, 3, 3], [0, 3, 3, 3, 3]])
+def test_positions_without_gradients_are_left_out(
+    places: list[int], batch_size: int | str, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = []
+    formed = factors.LateGradients.where_heard
+
+    def watched(self: factors.LateGradients) -> factors.LateGradients:
+        found = formed(self)
+        kept.append((self.sensitivities.shape[-1], found.sensitivities.shape[-1]))
+        return found
+
+    monkeypatch.setattr(factors.LateGradients, "where_heard", watched)
+    monkeypatch.setattr(planning, "costs", only_gradients)
+    torch.manual_seed(0)
+    model = ReadSomewhere(False, 0).double()
+    x = normal(5, 5, 3)
+    x[:, -1] = torch.tensor(places, dtype=x.dtype)[:, None]
+    right = expected(model, x)
+    if way == "x2":
+        assert_equal(ntk(model, x, x[2:], batch_size=batch_size).values, right[:, 2:])
+    elif way == "trace":
+        assert_equal(
+            ntk(model, x, outputs="trace", batch_size=batch_size).values, torch.einsum("nmaa->nm", right)
+        )
+    else:
+        assert_equal(ntk(model, x, batch_size=batch_size).values, right)
+    assert any(after < before for before, after in kept)
+
+
+def only_gradients(job: planning.Job, site: planning.Site) -> dict[str, float]:
+    return {"gradient": 1.0}

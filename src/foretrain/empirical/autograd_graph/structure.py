@@ -1,8 +1,8 @@
 """How a model uses its parameters: read off a pass with a few samples.
 
 Parameters enter through tensors made of parameters alone (a weight, its transpose, a part of it, a normalised
-weight): the sources. A source is used where it meets something that belongs to one sample each. One pass with
-three samples shows all this; passes with more samples have the same graph.
+weight): the sources. A source is used where it meets something that belongs to one sample each. A pass
+with two samples shows all this; passes with more samples have the same graph.
 """
 
 from __future__ import annotations
@@ -80,6 +80,7 @@ class Structure:
     depends_on_values: bool
     silent: dict[Edge, set[str]]  # where no gradient arrives: parameters that would have contributed
     certain: bool  # only one reading fits
+    clear: bool  # the nodes themselves say where the samples are
     active: float  # entries per sample of all tensors that belong to samples
     bias_of: dict[str, str] = field(default_factory=dict)  # weight -> bias added to its product
 
@@ -98,8 +99,10 @@ def analyse(tape: Tape, parameters: Mapping[str, Tensor], probe: Probe) -> Struc
     leaves = {name: tape.leaves[name] for name in parameters if name in tape.leaves}
     climbs = {name: _Climb(tape, leaf) for name, leaf in leaves.items()}
     unreadable: dict[str, str] = {}
+    met: set[Edge] = set()
     while waiting := [edge for climb in climbs.values() for edge in climb.wanted()]:
         probe.ask(waiting)
+        met |= {*waiting}
         for name, climb in list(climbs.items()):
             try:
                 climb.go_on(probe.owners)
@@ -125,15 +128,16 @@ def analyse(tape: Tape, parameters: Mapping[str, Tensor], probe: Probe) -> Struc
     for source in sources.values():
         source.edges, source.uses = list(dict.fromkeys(source.edges)), list(dict.fromkeys(source.uses))
     blocks = _blocks({name: keys for name, keys in members.items() if keys}, sources)
-    active = sum(o.before * o.after for o in probe.owners.values() if isinstance(o, SampleAxis))
+    axes = [axis for edge in met if isinstance(axis := probe.owners[edge], SampleAxis)]
     return Structure(
         blocks=blocks,
         unreadable=unreadable,
         unused=tuple(name for name in parameters if name not in leaves),
         depends_on_values=tape.depends_on_values,
         silent=silent,
-        certain=all(o.certain for o in probe.owners.values() if isinstance(o, SampleAxis)),
-        active=float(active),
+        certain=all(axis.certain for axis in axes),
+        clear=met <= probe.known,
+        active=float(sum(axis.before * axis.after for axis in axes)),
         bias_of=_biases(tape, blocks),
     )
 
@@ -232,16 +236,20 @@ def _blocks(members: Mapping[str, Sequence[Any]], sources: Mapping[Any, Source])
     """Parameters and sources that hang together; parts of one parameter that do not overlap go apart."""
     blocks: list[Block] = []
     left = dict(members)
+    made_of: dict[Any, list[str]] = {}
+    for name, keys in members.items():
+        for key in keys:
+            made_of.setdefault(key, []).append(name)
     while left:
         name, keys = left.popitem()
-        names, found = [name], dict.fromkeys(keys)
-        grown = True
-        while grown:
-            joining = [other for other, its in left.items() if set(its) & set(found)]
-            grown = bool(joining)
-            for other in joining:
-                names.append(other)
-                found |= dict.fromkeys(left.pop(other))
+        names, found, waiting = [name], dict.fromkeys(keys), list(keys)
+        while waiting:
+            for other in made_of[waiting.pop()]:
+                if other in left:
+                    names.append(other)
+                    new = left.pop(other)
+                    found |= dict.fromkeys(new)
+                    waiting += new
         own = [sources[key] for key in found]
         pieces = len(names) == 1 and len(found) > 1 and _are_pieces(list(found), sources)
         blocks += [

@@ -196,6 +196,7 @@ class Tape:
     inputs: Sequence[tuple[Edge | None, ...]]  # of every node: the edges that it takes
     leaves: Mapping[str, int]  # of every parameter that is used: the node where its gradient arrives
     cache: dict[Any, Any] = field(default_factory=dict, repr=False)  # what is needed in every backward pass
+    _shapes: dict[Edge, tuple[int, ...]] = field(default_factory=dict, repr=False)
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -250,10 +251,12 @@ class Tape:
 
     def shape_at(self, edge: Edge) -> tuple[int, ...]:
         """The shape of the tensor that an edge stands for."""
-        node, slot = edge
-        if self.names[node] == "AccumulateGrad":
-            return tuple(self.nodes[node].variable.shape)  # type: ignore[attr-defined]
-        return tuple(self.nodes[node]._input_metadata[slot].shape)
+        if edge not in self._shapes:
+            node, slot = edge
+            is_leaf = self.names[node] == "AccumulateGrad"
+            of: Any = self.nodes[node].variable if is_leaf else self.nodes[node]._input_metadata[slot]  # type: ignore[attr-defined]
+            self._shapes[edge] = tuple(of.shape)
+        return self._shapes[edge]
 
     def dtype_at(self, edge: Edge) -> torch.dtype:
         """The dtype of the tensor that an edge stands for."""
@@ -367,39 +370,45 @@ class Probe:
         tape: Tape,
         cotangent: Tensor,
         moved: Callable[[], Tape | None] | None = None,
-        pair: Callable[[], Tape] | None = None,
+        more: Callable[[], Tape] | None = None,
+        known: Mapping[Edge, Owner] | None = None,
     ) -> None:
-        """Of a graph, and two more for what it does not show.
+        """Of a graph with the owners that are ``known`` without gradients, and two more for what it does not show.
 
-        ``moved`` gives that with parameters moved at random, for tensors where no gradient arrives here; ``pair``
-        that of two samples, for tensors with so few gradients that several axes would fit.
+        ``moved`` gives that with parameters moved at random, for tensors where no gradient arrives here; ``more``
+        that of another number of samples, for tensors with so few gradients that several axes would fit.
         """
         self.tape = tape
-        self._moved, self._pair = moved, pair
+        self._moved, self._more = moved, more
         self.samples = len(cotangent)
         self.weights = weights(self.samples, cotangent)
         self._mixes = cotangent, cotangent * self.weights[:, None]
         self.plain: dict[Edge, Tensor | None] = {}
         self.weighted: dict[Edge, Tensor | None] = {}
         self._lengths: dict[str, float] = {}  # squared, of the weighted mix's gradients
-        self.owners: dict[Edge, Owner] = {(0, 0): SampleAxis(1, tape.outputs.shape[1])}
+        self.known = {(0, 0)} | (known or {}).keys()
+        self.owners: dict[Edge, Owner] = {(0, 0): SampleAxis(1, tape.outputs.shape[1]), **(known or {})}
+
+    def see(self, edges: Iterable[Edge]) -> None:
+        """One backward pass for the plain gradients at all edges where they are not there yet."""
+        new = [edge for edge in dict.fromkeys(edges) if edge not in self.plain]
+        self.plain |= zip(new, self.tape.gradients(new, self._mixes[0]))
 
     def ask(self, edges: Iterable[Edge]) -> None:
-        """Two backward passes for all edges that are not known yet."""
-        new = [edge for edge in dict.fromkeys(edges) if edge not in self.plain]
+        """Two backward passes for the owners of all edges that are not known yet."""
+        new = [edge for edge in dict.fromkeys(edges) if edge not in self.plain and edge not in self.known]
         if not new:
             return
-        self.plain |= zip(new, self.tape.gradients(new, self._mixes[0]))
-        # Where passes are dear, this one gives the lengths of the parameters' gradients as well.
-        leaves = self.tape.leaves if self.tape.is_long and not self._lengths else {}
+        self.see(new)
+        # This pass gives the lengths of the parameters' gradients as well.
+        leaves = {} if self._lengths else self.tape.leaves
         leaves = {name: leaf for name, leaf in leaves.items() if name not in self.tape.linear_weights}
         grown = self.tape.gradients([*new, *((leaf, 0) for leaf in leaves.values())], self._mixes[1])
         self.weighted |= zip(new, grown)
         for name, gradient in zip(leaves, grown[len(new) :]):
             self._lengths[name] = _squared_length(gradient)
-        unknown = [edge for edge in new if edge not in self.owners]
-        found = owners([(self.plain[edge], self.weighted[edge]) for edge in unknown], self.samples)
-        self.owners |= zip(unknown, found)
+        found = owners([(self.plain[edge], self.weighted[edge]) for edge in new], self.samples)
+        self.owners |= zip(new, found)
         # Weights that are zero and units that are dead stop gradients: see where samples are without them.
         silent = [edge for edge in new if isinstance(self.owners[edge], Silent)]
         other = self._moved() if silent and self._moved is not None else None
@@ -407,22 +416,24 @@ class Probe:
             plain, weighted = (other.gradients(silent, mix) for mix in self._mixes)
             for edge, first, second in zip(silent, plain, weighted):
                 self.owners[edge] = owner(first, second, self.samples)
-        self._narrow(unknown)
+        self._narrow(new)
 
     def _narrow(self, edges: Sequence[Edge]) -> None:
-        """Of several axes that fit, keep that along which a tensor, or a view of it, is shorter with two samples."""
+        """Of several axes that fit, keep that which grows with the number of samples, in a tensor or a view of it."""
         axes = {
             edge: axis for edge in edges if isinstance(axis := self.owners[edge], SampleAxis) and axis.others
         }
-        other = self._pair() if axes and self._pair is not None else None
+        other = self._more() if axes and self._more is not None else None
         if other is None or other.shape != self.tape.shape:
             return
         for edge, axis in axes.items():
             lengths = set()
             for one in (edge, *self.tape.views(edge)):
-                mine, fewer = self.tape.shape_at(one), other.shape_at(one)
-                changed = [k for k, sizes in enumerate(zip(mine, fewer, strict=True)) if sizes[0] != sizes[1]]
-                if [(mine[k], fewer[k]) for k in changed] == [(self.samples, len(other.outputs))]:
+                mine, theirs = self.tape.shape_at(one), other.shape_at(one)
+                changed = [
+                    k for k, sizes in enumerate(zip(mine, theirs, strict=True)) if sizes[0] != sizes[1]
+                ]
+                if [(mine[k], theirs[k]) for k in changed] == [(self.samples, len(other.outputs))]:
                     lengths.add(prod(mine[changed[0] + 1 :]))
             self.owners[edge] = axis.among(lengths)
 

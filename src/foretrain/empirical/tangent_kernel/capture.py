@@ -113,6 +113,9 @@ class Sensitivities(_Products):
         if self.values is None:
             if parts is None:
                 return
+            if self.size.outputs == len(parts) == 1:  # as they come
+                self.values = parts[0][:, :, None]
+                return
             groups, samples, q, _ = parts[0].shape
             positions = sum(self.positions)
             if _features_last(parts[0]):
@@ -271,7 +274,7 @@ class BlockCapture:
             rows = 1 if trace else self._size.outputs
             root = self._root(share.block.parameters[0]) * self._scale()
             inputs = inputs.transpose(2, 3).contiguous() if inputs.ndim > 2 else inputs
-            found: dict[Key, Factor] = {share.key: LateGradients(inputs, values, rows, root)}
+            found: dict[Key, Factor] = {share.key: LateGradients(inputs, values, rows, root).where_heard()}
             if share.bias is not None:
                 summed = values.sum(-1).permute(1, 2, 0, 3).flatten(2)
                 found[share.bias,] = self._rows(summed * self._root(share.bias), trace)

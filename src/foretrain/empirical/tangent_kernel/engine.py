@@ -10,6 +10,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from foretrain.empirical.autograd_graph.ownership import owners_by_nodes
 from foretrain.empirical.autograd_graph.sites import UnreadableError
 from foretrain.empirical.autograd_graph.tape import Probe, Tape, fixed_normal, read
 from foretrain.empirical.models.arguments import Batch
@@ -45,8 +46,8 @@ from foretrain.support.threads import on_free_cores
 Computed = TypeVar("Computed")
 Factors = dict[str, dict[Key, Factor]]  # by label, then by the parameters that they stand for
 
-PROBE_SAMPLES = 3
-_PAIR = [2, 1]  # of these: fewer samples in another order
+PROBE_SAMPLES = 2
+_MORE = [1, 0, 0]  # of these: more samples in another order
 _FUSED = ("MkldnnRnnLayer", "CudnnRnn", "MiopenRnn")
 _SMALL = 4096  # gradients with fewer entries are joined into one matrix
 _ACTIVATIONS_HELD = 6.0  # arrays of the size of all activations at the peak of a backward pass
@@ -75,6 +76,7 @@ class Engine:
         self._planner = Planner(counted, job)
         self._plans: dict[tuple[int, object], Plan] = {}
         self._few: Batch | None = None
+        self._shown: Tensor | None = None  # outputs of the few, until they are compared with others
         self._small: dict[str, dict[Key, int]] = {}
 
     @without_collection()
@@ -97,13 +99,33 @@ class Engine:
         refuse_checkpoints(tape)
         refuse_false_gradients(tape)
         refuse_not_finite(tape.outputs)
-        # Fewer samples in another order must have the same outputs.
-        alone = self.model(batch.pick(_PAIR))
-        if not close(tape.outputs[_PAIR], alone):
-            refuse_random(tape.outputs, self.model(batch))
-            refuse_coupling(tape.outputs[_PAIR], alone)
-        self._few = batch
-        self._begin(tape, alone)
+        self._few, self._shown = batch, tape.outputs.detach()
+        try:
+            self._begin(tape)
+        except UnreadableError:  # a graph whose samples depend on each other
+            self.refuse_company()
+            raise
+
+    def refuse_company(self) -> None:
+        """A sample must have the same outputs in every call and beside any others; chunks see to it themselves."""
+        if self._few is None or self._shown is None:
+            return
+        others = self.model(self._few.pick(_MORE))
+        if not close(self._shown[_MORE], others):
+            refuse_random(self._shown, self.model(self._few))
+            refuse_coupling(self._shown[_MORE], others)
+        self._shown = None
+
+    def _compare(self, batch: Batch, outputs: Tensor) -> None:
+        """The same by a chunk that has the samples of the look elsewhere, beside others: nothing is run again."""
+        if self._few is None or self._shown is None:
+            return
+        places = _places(batch.count)
+        alike = batch.count > PROBE_SAMPLES and batch.pick(places).equals(self._few)
+        if alike and close(self._shown, outputs[places]):
+            self._shown = None
+        else:
+            self.refuse_company()
 
     def look_again(self, change: GraphChangedError) -> None:
         """Start afresh after a chunk whose graph does not go with those before."""
@@ -120,9 +142,9 @@ class Engine:
             except GraphChangedError as change:
                 self.look_again(change)
 
-    def _begin(self, tape: Tape, alone: Tensor | None = None) -> None:
+    def _begin(self, tape: Tape) -> None:
         assert self._few is not None
-        plan = replace(self._planner.plan(self._probe(tape, self._few, alone)), trusted=True)
+        plan = replace(self._planner.plan(self._probe(tape, self._few)), trusted=True)
         self._plans[tape.shape, self._few.origin] = plan
         self._small = self._planner.small_gradients(plan, _SMALL)
         self.routes = routes(plan, self._planner.distrusted)
@@ -132,7 +154,7 @@ class Engine:
     def _read(self, outputs: Tensor) -> Tape:
         return read(outputs, self.model.parameters)
 
-    def _probe(self, tape: Tape, batch: Batch, alone: Tensor | None = None) -> Probe:
+    def _probe(self, tape: Tape, batch: Batch) -> Probe:
         def moved() -> Tape | None:
             # The graph of the same samples with all parameters moved a little.
             with torch.random.fork_rng(devices=[]):
@@ -140,10 +162,13 @@ class Engine:
                 other = self.model.moved()
             return None if other is None else read(other(batch), other.parameters)
 
-        def pair() -> Tape:
-            return self._read(self.model(batch.pick(_PAIR)) if alone is None else alone)
+        def more() -> Tape:
+            # Of another number of samples.
+            others = _MORE if batch.count != len(_MORE) else _MORE[:2]
+            return self._read(self.model(batch.pick(others)))
 
-        return Probe(tape, fixed_normal(tape.outputs), moved, pair)
+        known = owners_by_nodes(tape, batch.count)
+        return Probe(tape, fixed_normal(tape.outputs), moved, more, known)
 
     @on_free_cores()
     @without_collection()
@@ -153,6 +178,7 @@ class Engine:
         run = batch.pick([0, 0]) if batch.count == 1 else batch
         tape = self._read(self.model(run))
         refuse_not_finite(tape.outputs)
+        self._compare(run, tape.outputs)
         plan = self._plan_for(tape, run)
         try:
             captures = self._captured(tape, plan, run)
@@ -186,7 +212,7 @@ class Engine:
         """All backward passes of a chunk; where the plan could be wrong for these samples, it is checked first."""
         found = [BlockCapture(tape, share, batch.count, len(self.outputs)) for share in plan.shares]
         sure = plan.trusted and plan.structure.certain and not plan.structure.depends_on_values
-        if not sure or batch.count == PROBE_SAMPLES:
+        if not sure or (batch.count == PROBE_SAMPLES and not plan.structure.clear):
             _confirm(tape, found)
         heard = backward_passes(tape, found, self.outputs, list(plan.structure.silent))
         if heard:
@@ -259,9 +285,13 @@ def join(passes: list[tuple[Factors, int]]) -> Factors:
 
 
 def probe(batch: Batch) -> Batch:
-    """A few samples spread over the batch; a lone one is taken more than once."""
-    last = batch.count - 1
-    return batch.pick([last * i // (PROBE_SAMPLES - 1) for i in range(PROBE_SAMPLES)])
+    """A few samples of the batch; a lone one is taken twice."""
+    return batch.pick(_places(batch.count))
+
+
+def _places(count: int) -> list[int]:
+    """Of so many samples those looked at, at other places than these: what couples samples shows."""
+    return [count // 2, 0]
 
 
 def _gains_from_channels_last(tape: Tape) -> bool:

@@ -23,8 +23,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import pad
 
-from foretrain.support.threads import one_thread_of_torch, over_cores
+from foretrain.support.threads import one_thread_of_blas, one_thread_of_torch, over_cores
 
 Tile = tuple[slice, slice]
 
@@ -228,6 +229,44 @@ class LateGradients(Factor):
         """My tensors that belong to samples."""
         return _INPUTS_AND_SENSITIVITIES if self.inputs.ndim > 2 else _ROWS_AND_SENSITIVITIES
 
+    def where_heard(self) -> LateGradients:
+        """Without the positions where no gradient arrives, as behind the last attention before one token is read."""
+        values = self.sensitivities
+        if self.inputs.ndim == 2 or bool(values[0, 0, 0].any(0).all()):
+            return self
+        arrives = values.ne(0).flatten(0, 2).any(0).any(0)
+        arrives[0] |= not bool(arrives.any())
+        kept = arrives.nonzero().squeeze(1)
+        if 2 * len(kept) > len(arrives):
+            return self
+        values = values.transpose(3, 4)[:, :, :, kept].transpose(3, 4)
+        return replace(self, inputs=self.inputs[:, :, kept], sensitivities=values)
+
+    @property
+    def has_one_position(self) -> bool:
+        """Whether a gradient is one input times one sensitivity."""
+        return self.inputs.ndim > 2 and self.inputs.shape[2] == 1
+
+    def as_grams(self) -> Grams:
+        """The same contribution where every sample has one position."""
+        groups, samples = self.sensitivities.shape[:2]
+        values = self.sensitivities.reshape(groups, samples, self.rows, -1)
+        return Grams(self.inputs[:, :, 0], values, 1.0, 0.0, self.root)
+
+    def joined(self, others: Sequence[Factor]) -> Factor:
+        """The factor of my samples and those of other chunks after them, which may be heard at other positions."""
+        late = [one for one in (self, *others) if isinstance(one, LateGradients)]
+        most = max(one.sensitivities.shape[-1] for one in late)
+        first, *rest = (one._padded(most) for one in late)
+        return Factor.joined(first, rest)
+
+    def _padded(self, positions: int) -> LateGradients:
+        missing = positions - self.sensitivities.shape[-1]
+        if not missing:
+            return self
+        inputs, values = pad(self.inputs, (0, 0, 0, missing)), pad(self.sensitivities, (0, missing))
+        return replace(self, inputs=inputs, sensitivities=values)
+
     @cached_property
     def table(self) -> Tensor | None:
         """The rows that are looked up, each once."""
@@ -314,41 +353,49 @@ class Pairs(Factor):
         assert isinstance(other, Pairs)
         groups, _, rows, q, positions = self.sensitivities.shape
         size = positions * positions * max(1, q * rows // positions) * self.sensitivities.element_size()
-        # Samples of the other chunk a few at a time, with their columns in the tile.
-        step = max(1, int(_PAIR_BYTES / max(size * (mine.stop - mine.start), 1)))
-        for group in range(groups):
-            for start in range(theirs.start, theirs.stop, step):
+        triangle = other is self and mine == theirs  # of which nobody looks at the lower half
+        several = max(1, _PANEL_ROWS // positions) if triangle else max(1, mine.stop - mine.start)
+        for first in range(mine.start, mine.stop, several):
+            own = slice(first, min(first + several, mine.stop))
+            down = rows_of(slice(own.start - mine.start, own.stop - mine.start), rows)
+            # Samples of the other chunk a few at a time, with their columns in the tile.
+            step = max(1, int(_PAIR_BYTES / max(size * (own.stop - own.start), 1)))
+            for start in range(first if triangle else theirs.start, theirs.stop, step):
                 part = slice(start, min(start + step, theirs.stop))
-                columns = rows_of(slice(part.start - theirs.start, part.stop - theirs.start), rows)
-                self._add(tile[:, columns], group, mine, other, part)
+                across = rows_of(slice(part.start - theirs.start, part.stop - theirs.start), rows)
+                for group in range(groups):
+                    self._add(tile[down, across], group, own, other, part)
 
     def _add(self, tile: Tensor, group: int, mine: slice, other: Pairs, theirs: slice) -> None:
         left, right = self.sensitivities[group, mine], other.sensitivities[group, theirs]
         n, rows, q, mine_t = left.shape
         m, _, _, their_t = right.shape
-        # What the inputs have in common, (n, T, m, T').
+        rate = self.weight_rate * self.scale * other.scale
+        # What the inputs have in common, (n T, m T').
         if self.inputs.ndim == 2:
-            equal = self.inputs[mine][:, :, None, None] == other.inputs[theirs][None, None]
+            equal = self.inputs[mine].reshape(-1, 1) == other.inputs[theirs].reshape(1, -1)
             activity = equal.to(self.sensitivities.dtype)
         else:
             a, b = self.inputs[group, mine].transpose(1, 2), other.inputs[group, theirs].transpose(1, 2)
-            product = a.reshape(-1, a.shape[2]) @ b.reshape(-1, b.shape[2]).t()
-            activity = product.view(n, mine_t, m, their_t)
+            activity = a.reshape(-1, a.shape[2]) @ b.reshape(-1, b.shape[2]).t()
+        if rows == 1:  # and the sensitivities: two products of matrices are all
+            common = left.transpose(2, 3).reshape(-1, q) @ right.transpose(2, 3).reshape(-1, q).t()
+            tile.add_(common.mul_(activity).view(n, mine_t, m, their_t).sum((1, 3)), alpha=rate)
+            return
         # first over the positions of the other sample: (m; n T, T') (m; T', q), one output after the other
-        activity = activity.permute(2, 0, 1, 3).reshape(m, n * mine_t, their_t)
+        activity = activity.view(n * mine_t, m, their_t).transpose(0, 1).contiguous()
         carried = left.new_empty(rows, m, n * mine_t, q)
         for into, values in zip(carried, right.transpose(0, 1)):
             torch.bmm(activity, values.transpose(1, 2), out=into)
         # then over my positions and the features: (n; rows, T q) (n; T q, rows m)
-        across = carried.view(rows * m, n, mine_t * q).permute(1, 2, 0)
-        found = torch.bmm(left.transpose(2, 3).reshape(n, rows, mine_t * q), across)
-        tile.view(n, rows, m, rows).add_(
-            found.view(n, rows, rows, m).transpose(2, 3), alpha=self.weight_rate * self.scale * other.scale
-        )
+        columns = carried.view(rows * m, n, mine_t * q).permute(1, 2, 0)
+        found = torch.bmm(left.transpose(2, 3).reshape(n, rows, mine_t * q), columns)
+        tile.view(n, rows, m, rows).add_(found.view(n, rows, rows, m).transpose(2, 3), alpha=rate)
 
 
 def add_products(kernel: Tensor, mine: Sequence[Factor], theirs: Sequence[Factor], rows: int) -> None:
     """Add all factors' products to a rectangle of the kernel (samples * rows, samples * rows)."""
+    mine, theirs = _simplest(mine, theirs), _simplest(theirs, mine)
     whole = slice(0, len(kernel) // rows), slice(0, kernel.shape[1] // rows)
     _add_large(kernel, mine, theirs, rows, [whole])
     for _ in _finished(kernel, mine, theirs, rows, whole):
@@ -357,6 +404,7 @@ def add_products(kernel: Tensor, mine: Sequence[Factor], theirs: Sequence[Factor
 
 def add_symmetric_products(kernel: Tensor, factors: Sequence[Factor], rows: int) -> None:
     """The same for one chunk with itself: tiles above the diagonal, and their mirror images."""
+    factors = _simplest(factors, factors)
     whole = min(max(len(kernel) // 8, _LEAF_ROWS), 2 * _LEAF_ROWS, _CACHED_ROWS)
     count, height = len(kernel) // rows, max(1, _PANEL_ROWS // rows)
     large = [factor for factor in factors if isinstance(factor, Gradients | LateGradients)]
@@ -373,6 +421,17 @@ def add_symmetric_products(kernel: Tensor, factors: Sequence[Factor], rows: int)
                 block.copy_(block.triu() + block.triu(1).t())
             else:
                 kernel[down, across] = block.t()
+
+
+def _simplest(mine: Sequence[Factor], theirs: Sequence[Factor]) -> list[Factor]:
+    """Gradients at one position, beside others at one position, as products of two Grams."""
+
+    def simplest(one: Factor, other: Factor) -> Factor:
+        if not isinstance(one, LateGradients) or not isinstance(other, LateGradients):
+            return one
+        return one.as_grams() if one.has_one_position and other.has_one_position else one
+
+    return [simplest(left, right) for left, right in zip(mine, theirs)]
 
 
 def _add_large(
@@ -405,8 +464,8 @@ def _add_squares(kernel: Tensor, factors: Sequence[Any]) -> None:
                 )  # numpy sees that it is symmetric, and does half
         return found
 
-    with one_thread_of_torch():
-        for found in over_cores(total, range(cores), uses_blas=True):
+    with one_thread_of_torch(), one_thread_of_blas():
+        for found in over_cores(total, range(cores)):
             kernel += torch.from_numpy(found)
 
 

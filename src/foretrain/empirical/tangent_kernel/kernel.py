@@ -50,7 +50,8 @@ By = Literal["layer", "parameter"] | None
 
 _SHARE = 0.5  # of the available memory that chunks may take
 _LIBRARIES = 30e6  # bytes that matrix products and convolutions keep for themselves
-_LARGEST_WORKING = 2e9  # bytes; more would not be faster
+_LARGEST_WORKING = 2e9  # bytes; more would not be faster,
+_FEWEST = 8  # unless fewer samples than these go through the model together
 _JOINING = 1.25  # of the memory of factors, while those of several passes are put together
 
 
@@ -137,8 +138,9 @@ def ntk(  # type: ignore[misc]  # the overloads leave the other options to this 
     )
     options = KernelOptions(outputs, output, parameters, rates, by, batch_axis, shared)
     with unchanged(model), on_free_cores():
-        tangents, first, second = prepare(model, x, x2, options)
+        tangents, first, second = look(model, x, x2, options)
         if stored is not None:
+            tangents.refuse_company()
             return compute(Tangents(tangents, first, second, by), stored)
         values, working = tangents.until_settled(lambda: assemble(tangents, first, second, size))
     labels = tuple(dict.fromkeys(tangents.labels.values())) if by is not None else None
@@ -171,6 +173,15 @@ def prepare(
     model: Any, x: Any, x2: Any = None, options: KernelOptions | None = None
 ) -> tuple[Engine, Batch, Batch | None]:
     """Check everything that was given, and look at the model with a few samples."""
+    engine, first, second = look(model, x, x2, options)
+    engine.refuse_company()
+    return engine, first, second
+
+
+def look(
+    model: Any, x: Any, x2: Any = None, options: KernelOptions | None = None
+) -> tuple[Engine, Batch, Batch | None]:
+    """The same, but whether samples depend on each other is left to the first chunk."""
     asked = KernelOptions() if options is None else options
     # What torch.compile was given: the compiled graph hides parameters.
     model = getattr(model, "_orig_mod", model)
@@ -298,7 +309,7 @@ def _chunk_size(engine: Engine, batch_size: int | None, result_bytes: float, ava
             available=available,
         )
         return batch_size
-    room = min(_SHARE * (available - result_bytes), _LARGEST_WORKING)
+    room = min(_SHARE * (available - result_bytes), max(_LARGEST_WORKING, 2 * _FEWEST * per_sample))
     return max(2, min(count, int(room / (2 * per_sample + 1))))
 
 

@@ -27,7 +27,8 @@ _AGREES = {torch.float64: 1e-8, torch.float32: 2e-3}
 _CHANGES = "the graph changes with the samples"
 # Flops of small or strided products take longer than those of one large matrix product.
 _FORMING = 1.5
-_PAIRING = 2.0
+_PAIRING = 1.2
+_CARRYING = 1.7
 _LARGE = 1024
 _FLOPS_PER_ENTRY = 60.0  # that a machine does while it moves one number to memory and back
 
@@ -144,9 +145,12 @@ def costs(job: Job, site: Site) -> dict[Way, float]:
         # Tiles stay in the cache.
         gram = job.pairs * (2 * g * (p + across * q) + _FLOPS_PER_ENTRY / 10 * rows)
         return {"gram": gram, "gradient": gradient}
-    second = t * c * q if job.trace else t * c * c * q
-    pairs = _PAIRING * job.pairs * 2 * g * (activity + t * t * c * q + second)
-    pairs += _FLOPS_PER_ENTRY * job.pairs * g * t * c * q
+    pairs = _PAIRING * job.pairs * 2 * g * (activity + t * t * c * q)
+    if across > c:  # outputs are rows: sensitivities are carried from one sample's positions to the other's
+        pairs *= _CARRYING
+        pairs += job.pairs * g * t * c * q * (2 * c + _FLOPS_PER_ENTRY)
+    else:
+        pairs += _FLOPS_PER_ENTRY * job.pairs * g * t * t / 4
     return {"pairs": pairs, "gradient": gradient}
 
 
@@ -207,8 +211,8 @@ class Planner:
                 candidates.append(self._shares(blocks, probe, sites))
             except UnreadableError as reason:
                 structure.unreadable |= dict.fromkeys(names, str(reason))
-        # Those whose reading gives the right gradients; plain linear layers need no proof.
-        unsure = [shares for shares in candidates if not _is_linear_layer(shares, probe)]
+        # Those whose reading gives the right gradients; where the nodes say how the samples lie, no proof is needed.
+        unsure = [shares for shares in candidates if not _is_clear(shares, probe)]
         names_unsure = [name for shares in unsure for name in shares[0].block.parameters]
         lengths = probe.squared_lengths(names_unsure) if unsure else {}
         wrong = [shares for shares in unsure if not self._agree(shares, probe, lengths)]
@@ -256,6 +260,7 @@ class Planner:
         found = probe.tape.outputs.new_zeros(probe.samples, probe.samples, dtype=self.counted.dtype)
         for share in shares:
             capture = BlockCapture(probe.tape, share, probe.samples, 1)
+            probe.see(edge for collector in capture.collected for edge in collector.edges)
             for collector in capture.collected:
                 collector.take(0, [probe.plain[edge] for edge in collector.edges])
             for factor in capture.factors(trace=False).values():
@@ -324,10 +329,17 @@ class Planner:
         return found
 
 
-def _is_linear_layer(shares: Sequence[Share], probe: Probe) -> bool:
-    """A matrix product with one weight, of which it is certain where the samples are."""
-    name, uses = shares[0].block.parameters[0], shares[0].block.sources[0].uses
-    return name in probe.tape.linear_weights and shares[0].block.direct and uses[0].axis.certain
+def _is_clear(shares: Sequence[Share], probe: Probe) -> bool:
+    """Whether parameters are used as they are, or rows of them, where it is certain how the samples lie."""
+    names, sources = probe.tape.names, [source for share in shares for source in share.block.sources]
+    rows = all(names[node].startswith("Embedding") for source in sources for node, _ in source.edges)
+    if not rows and not all(share.block.direct for share in shares):
+        return False
+    uses = [use for source in sources for use in source.uses]
+    if all((use.node, 0) in probe.known for use in uses):
+        return True
+    # A plain linear layer, of which no other reading fits.
+    return shares[0].block.parameters[0] in probe.tape.linear_weights and uses[0].axis.certain
 
 
 def routes(plan: Plan, distrusted: Set[str]) -> dict[str, Route]:
