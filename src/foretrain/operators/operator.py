@@ -225,6 +225,10 @@ class Operator(DenseForms):
         """This operator, or a smaller one with the same eigenvalues apart from zeros, where its kind knows one."""
         return self
 
+    def carried_back(self, vectors: Tensor) -> Tensor:
+        """Eigenvectors (k, size) of ``same_spectrum`` as those of this operator, of any length."""
+        return vectors
+
     def matrix_in_memory(self, what: str = "an exact answer") -> NDArray[np.float64] | None:
         """The matrix in double precision, of kinds that hold it: then what is asked of its spectrum is exact."""
         return None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -497,3 +499,37 @@ def test_unknown_states_of_a_recurrent_module_name_the_choices(x: Tensor) -> Non
         global_ntk(nn.GRU(2, 4, batch_first=True).to(DOUBLE), x, states=("foo",))
     with pytest.raises(InputError, match="cell, hidden"):
         global_ntk(nn.LSTM(2, 4, batch_first=True).to(DOUBLE), x, states="foo")
+
+
+@pytest.mark.parametrize(("parameters", "k"), [(None, 5), ("bias*", 14)])
+def test_modes_by_way_of_the_parameters(parameters: Any, k: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("foretrain.operators.estimators.modes.is_affordable", lambda *_, **__: False)
+    generator = torch.Generator().manual_seed(3)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        module = torch.nn.GRU(2, 3, batch_first=True).double()
+    x = torch.randn(10, 8, 2, dtype=torch.float64, generator=generator)
+    kernel = ft.global_ntk(module, x, parameters=parameters)
+    assert kernel.same_spectrum().size < kernel.size
+    found = kernel.top_modes(
+        k, tolerance=1e-9
+    )  # biases of the gates come in pairs: 12 of their modes are not zero
+    dense = kernel.dense()
+    values = torch.linalg.eigvalsh(dense).flip(0)[:k]
+    assert found.converged
+    assert torch.allclose(found.values, values, rtol=1e-10, atol=1e-10 * float(values[0]))
+    vectors = found.vectors.flatten(1)
+    assert torch.allclose(vectors @ vectors.t(), torch.eye(k, dtype=torch.float64), atol=1e-10)
+    assert float((dense @ vectors.t() - vectors.t() * found.values).norm()) < 1e-7 * float(values[0])
+
+
+def test_products_with_the_parameters_are_the_transposed_ones(kernel: GlobalNTK) -> None:
+    dense = kernel.J.dense()
+    shapes = {name: value.shape for name, value in kernel.dynamics.parameters.items()}
+    tangents = {
+        name: torch.randn(3, *shape, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
+        for name, shape in shapes.items()
+    }
+    found = kernel.dynamics.parameter_product(tangents)
+    flat = torch.cat([part.flatten(1) for part in tangents.values()], 1)
+    assert close(torch.cat([found[name].flatten(1) for name in shapes], 1), flat @ dense.t() @ dense)

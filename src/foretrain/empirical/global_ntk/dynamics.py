@@ -93,6 +93,10 @@ class Dynamics(ABC):
         """J J*: engines that can share work between the two override it."""
         return self.push(self.pull(vectors))
 
+    def parameter_product(self, tangents: Values) -> Values:
+        """J* J: likewise."""
+        return self.pull(self.push(tangents))
+
     def local_product(self, vectors: Tensor) -> Tensor:
         """K = D_theta f D_theta f*: likewise."""
         return self.local_push(self.local_pull(vectors))

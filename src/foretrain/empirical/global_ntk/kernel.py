@@ -219,14 +219,28 @@ class GlobalNTK(Operator):
         source = self.J.domain
         if source.size >= self.size:
             return self
-        carried = self.J
+        dynamics, shapes = (
+            self.dynamics,
+            {name: value.shape for name, value in self.dynamics.parameters.items()},
+        )
 
+        @_differentiating
         def product(flat: Tensor) -> Tensor:
-            return carried.apply_adjoint(self._embedded(self._kept(carried.apply(flat))))
+            parts = torch.split(flat, [shape.numel() for shape in shapes.values()], 1)
+            given = {name: part.reshape(-1, *shapes[name]) for name, part in zip(shapes, parts)}
+            if self.members is None:
+                found = dynamics.parameter_product(given)
+            else:
+                found = dynamics.pull(self._embedded(self._kept(dynamics.push(given))))
+            return torch.cat([found[name].flatten(1) for name in shapes], 1)
 
         found = from_functions(source, None, product, positive=True, **kind_of(self))
         found.flops = self.flops
         return found
+
+    def carried_back(self, vectors: Tensor) -> Tensor:
+        """J u for eigenvectors u of J* J, where ``same_spectrum`` is that."""
+        return vectors if self.J.domain.size >= self.size else self._kept(self.J.apply(vectors))
 
     def trace_by_structure(self, most_flops: float) -> tuple[float, int] | None:
         """The sum of the squared lengths of every sample's gradients, where samples do not meet in the states."""

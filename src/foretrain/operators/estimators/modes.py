@@ -16,7 +16,15 @@ from torch import Tensor
 from foretrain.operators.estimators.estimate import MOST_PRODUCTS
 from foretrain.operators.estimators.exactness import is_affordable
 from foretrain.operators.estimators.krylov import BlockKrylov, lead
-from foretrain.operators.estimators.probes import Counted, Source, dense, norms, squared
+from foretrain.operators.estimators.probes import (
+    Counted,
+    Source,
+    dense,
+    dots,
+    norms,
+    orthonormal_rows,
+    squared,
+)
 from foretrain.operators.spaces import Space, SumSpace, VectorSpace
 from foretrain.support.answers import (
     BLUE,
@@ -143,7 +151,9 @@ def top_modes(
     if budget < least:
         raise InputError(f"`products` is {products}, but {k} modes take at least {least}: raise `products=`.")
     if op.symmetric:
-        values, vectors, residuals = _eigenpairs(counted, k, tolerance, seed, budget, cost=1)
+        found = _by_smaller(counted, k, tolerance, seed, budget)
+        found = found or _eigenpairs(counted, k, tolerance, seed, budget - counted.products, cost=1)
+        values, vectors, residuals = found
         left = vectors
     else:
         values, vectors, _ = _eigenpairs(squared(counted), k, tolerance, seed, budget - 2 * k, cost=2)
@@ -231,6 +241,30 @@ def _eigenpairs(
 
     values, coordinates, _, _ = lead(space, k, settled, keep, affordable, by_magnitude=True)
     return values, *space.modes(values, coordinates)
+
+
+def _by_smaller(
+    counted: Counted, k: int, tolerance: float, seed: Seed, budget: int
+) -> tuple[Tensor, Tensor, Tensor] | None:
+    """The same from a smaller operator with the same spectrum; None if there is none, or it does not do.
+
+    Its vectors take less time to be kept orthogonal, and less memory: for the states of a network the parameters.
+    """
+    op, smaller = counted.operator, counted.operator.same_spectrum()
+    if smaller is op or budget < 2 * k + 1:
+        return None
+    inner = Counted(smaller)
+    rows = _eigenpairs(inner, k, tolerance, seed, budget - k, cost=1)[1]
+    counted.products += inner.products
+    carried = op.carried_back(rows)
+    vectors = orthonormal_rows(carried, carried[:0])
+    images = counted.apply(vectors)
+    values = dots(vectors, images)
+    residuals = norms(images - values.to(images)[:, None] * vectors).cpu()
+    order = values.abs().argsort(descending=True)
+    values, residuals, vectors = values[order].cpu(), residuals[order.cpu()], vectors[order]
+    is_good = bool((residuals <= _allowed(values, tolerance, counted.epsilon)).all())
+    return (values, vectors, residuals) if is_good else None
 
 
 def _may_miss_copies(values: Tensor, width: int, tolerance: float) -> bool:

@@ -42,10 +42,10 @@ def frobenius_norm(
     ``moments``); others take the mean of |A w|² if the first probes show that it will do, else tests outside the
     range of the products, with A* (see ``ranges``).
     """
-    target, counted = Target.of(accuracy, products), Counted(op, up_to_exact=products is None)
-    smaller = op.same_spectrum()
+    target, smaller = Target.of(accuracy, products), op.same_spectrum()
     if is_affordable([smaller], products, accuracy):
         return _exact_norm(Counted(smaller), seed)
+    counted = Counted(smaller, up_to_exact=products is None)
     try:
         if op.positive:
             grams = tested_moments(counted, _root_of_second, target, seed)
@@ -53,7 +53,7 @@ def frobenius_norm(
         else:
             square, error, tested = plain_or_tested(
                 RangeSketch(counted),
-                Source(op, seed),
+                Source(smaller, seed),
                 Target(2 * target.accuracy, target.products),
                 RangeSketch.squares,
                 RangeSketch.squared_norm,

@@ -58,11 +58,11 @@ def effective_rank(
     then weighted so that its first two moments are the tested ones, which are known much better (see ``spectra``),
     and what the depth leaves out is part of the stated error.
     """
-    target, counted = Target.of(accuracy, products), Counted(op, up_to_exact=products is None)
-    function = _function(kind, share)
+    target, function = Target.of(accuracy, products), _function(kind, share)
     smaller, by_moments = op.same_spectrum(), _needs_moments_alone(op, function)
     if is_affordable([smaller], products, accuracy, decomposed=not by_moments):
         return _exact(Counted(smaller), function, seed)
+    counted = Counted(smaller, up_to_exact=products is None)
     try:
         found, interpolated_error = _estimated(counted, function, target, seed)
     except ExactIsCheaperError:

@@ -93,16 +93,17 @@ def _automatic(op: Operator, products: int | None, accuracy: float | None, seed:
     known = op.trace_by_structure(affordable(accuracy)) if products is None else None
     if known is not None:
         return exact(*known, seed)
-    smaller, counted = op.same_spectrum(), Counted(op, up_to_exact=products is None)
+    smaller = op.same_spectrum()
     if is_affordable([smaller], products, accuracy):
         return _by_unit_vectors(Counted(smaller), seed)
+    counted = Counted(smaller, up_to_exact=products is None)
     try:
         if products is None and (drawn := _by_draws(op, target, seed)) is not None:
             return drawn
         if op.positive:
             return _xnystrace(counted, target, seed).times(counted.unit)
         # Hutchinson's estimator, with probes on the sphere, or xtrace on top of it.
-        sketch, source = RangeSketch(counted), Source(op, seed)
+        sketch, source = RangeSketch(counted), Source(smaller, seed)
         value, error, tested = plain_or_tested(sketch, source, target, RangeSketch.forms, RangeSketch.trace)
         method = "xtrace" if tested else "hutchinson"
         return Estimate(value, error, counted.products, seed, method).times(counted.unit)

@@ -141,6 +141,13 @@ class RecurrentDynamics(Dynamics):
                 self._swept(blocks, lambda layer, room: layer.write_products(room, gradients), rooms)
             )
 
+    def parameter_product(self, tangents: Values) -> Values:
+        """J* J, with one set of large arrays."""
+        with self._workspace(len(next(iter(tangents.values())))) as (rooms, blocks):
+            _clear(blocks)
+            self._swept(blocks, lambda layer, room: layer.write_products(room, tangents), rooms)
+            return self._gradients(self.sweep_back(blocks, rooms))
+
     @contextmanager
     def _workspace(self, count: int) -> Iterator[Workspace]:
         """Arrays for all products and states, those of the last time if they fit: new memory is slow at first."""
