@@ -25,7 +25,6 @@ from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
-from scipy.linalg import solve_triangular
 from scipy.special import ndtri
 
 from foretrain.support.seeds import generator, spawn, spawn_some
@@ -49,7 +48,9 @@ _SHIFTS = 64  # of those points, for blocks of positions: so that their errors a
 _NUMBERS_AT_ONCE = 2**19  # in an array: few enough for the cache
 _PLAIN_AT_ONCE = 32  # draws of plain numbers that have one seed
 _UNIT_CHANGES = 48  # entries of J of a block that are computed one by one
-_ROUNDING = 1e-10  # share of a variance that counts as nothing
+_ROUNDING = 1e-10  # share of a variance that is added for the sake of singular matrices
+_NOTHING_LEFT = 1e-9  # share of a variance that a root may leave out
+_COLUMNS = 64  # of a root that are computed together
 
 
 def drawn(law: Expression, positions: tuple[int, ...], name: str) -> Drawn:
@@ -123,20 +124,7 @@ class Drawn(Field):
 
     def prepare(self, wanted: Pairs, given: tuple[Pairs, ...]) -> Prepared:
         """The blocks, and where the covariances of their positions stand in the kernels at hand."""
-        blocks = _blocks(self, wanted)
-        places, bases = dict[Node, Indices](), dict[Node, Array]()
-        for node in self.program.leaves:
-            pairs, at = given[self.inputs.index(node.of)], blocks.layout.positions[node]
-            along = np.zeros((*at.shape, len(pairs)), dtype=np.intp)
-            flat = np.zeros((*at.shape, at.shape[1]), dtype=np.intp)
-            for k, (axis, one) in enumerate(zip(pairs, _along(at, node.of.positions))):
-                along[..., k] = one
-                flat = flat * len(axis) + np.minimum(
-                    axis.places(one[:, :, None], one[:, None]), len(axis) - 1
-                )
-            places[node] = np.where((at[:, :, None] < 0) | (at[:, None] < 0), -1, flat)
-            bases[node] = _smooth_functions(along)
-        return Prepared(blocks, places, bases)
+        return _prepared(self, wanted, given)
 
     def kernel(self, tile: Tile, inputs: list[Kernel], pairs: Pairs, prepared: Prepared) -> Kernel:
         """Means over draws of the inputs of the tile, each by itself (own pairs) or all together."""
@@ -234,7 +222,7 @@ def _means(
         places, basis = prepared.places[node][inside], _with_inputs(prepared.bases[node][inside], inputs)
         S, Theta = kernels[node.of]
         roots[node] = _root(_matrices(S, places, tile), basis)
-        ranks[node] = np.arange(basis.shape[-1])
+        ranks[node] = np.arange(roots[node].shape[-1])
         if Theta is not None and (alone[node] is not None or n * places.shape[1] <= _UNIT_CHANGES):
             exact[node] = _matrices(Theta, places, tile)
         elif Theta is not None:
@@ -427,6 +415,23 @@ def _kept(tile: Tile, name: Any, compute: Callable[[], Any]) -> Any:
 
 
 @lru_cache(maxsize=32)
+def _prepared(of: Drawn, wanted: Pairs, given: tuple[Pairs, ...]) -> Prepared:
+    """What every tile and every repetition uses again."""
+    blocks = _blocks(of, wanted)
+    places, bases = dict[Node, Indices](), dict[Node, Array]()
+    for node in of.program.leaves:
+        pairs, at = given[of.inputs.index(node.of)], blocks.layout.positions[node]
+        along = np.zeros((*at.shape, len(pairs)), dtype=np.intp)
+        flat = np.zeros((*at.shape, at.shape[1]), dtype=np.intp)
+        for k, (axis, one) in enumerate(zip(pairs, _along(at, node.of.positions))):
+            along[..., k] = one
+            flat = flat * len(axis) + np.minimum(axis.places(one[:, :, None], one[:, None]), len(axis) - 1)
+        places[node] = np.where((at[:, :, None] < 0) | (at[:, None] < 0), -1, flat)
+        bases[node] = _smooth_functions(along)
+    return Prepared(blocks, places, bases)
+
+
+@lru_cache(maxsize=32)
 def _blocks(of: Drawn, wanted: Pairs) -> Blocks:
     """All positions as one block, or one block for each p and its partners q, whichever has smaller covariances."""
     steps, count = of.program, prod(of.positions)
@@ -473,6 +478,8 @@ def _smooth_functions(coordinates: Indices) -> Array:
     functions = np.zeros((blocks, n, n))
     angles = np.pi * frequencies / sizes * (along[:, :, None] + 0.5)
     functions[:, :, : len(frequencies)] = np.cos(angles).prod(axis=-1)
+    if blocks == 1 and n == prod(sizes):  # a whole lattice: they are orthogonal
+        return functions / np.linalg.norm(functions, axis=1, keepdims=True)
     basis, triangle = np.linalg.qr(functions)
     return np.asarray(basis * np.where(np.einsum("bii->bi", triangle) < 0, -1.0, 1.0)[:, None])
 
@@ -502,20 +509,34 @@ def _of_points(values: Array, tile: Tile, at: Indices) -> Array:
 def _root(covariance: Array, basis: Array) -> Array:
     """F with F F^T = covariance (apart, blocks, N, N), smooth in it; its first columns are the smoothest modes.
 
-    With the columns Q of the basis, F = K Q L^-T for Q^T K Q = L L^T: a little is added to the diagonal for the sake
-    of singular matrices, and taken off again, so that equal points stay equal.
+    Some columns Q of the basis at a time: K Q L^-T for Q^T K Q = L L^T is taken off K, until nothing is left. So the
+    root of a matrix of low rank has few columns. A little is added to the diagonal for the sake of singular matrices;
+    as it is added there alone, equal points stay equal.
     """
     size = np.sqrt(np.maximum(np.einsum("gbii->gbi", covariance), 0.0))
     inverse = np.divide(1.0, size, out=np.zeros_like(size), where=size > 0)
-    turned = basis.swapaxes(-1, -2) @ (covariance * inverse[..., None] * inverse[..., None, :]) @ basis
-    more = _ROUNDING * np.eye(size.shape[-1])
+    K = covariance * inverse[..., None] * inverse[..., None, :]
     try:
-        lower = np.linalg.cholesky(turned + more)
+        root = _root_by_parts(K, basis, _ROUNDING)
     except np.linalg.LinAlgError:  # a covariance that was drawn itself may have small negative parts
-        values, vectors = np.linalg.eigh(turned)
-        turned = (vectors * np.maximum(values, 0.0)[..., None, :]) @ vectors.swapaxes(-1, -2)
-        lower = np.linalg.cholesky(turned + 10 * more)
-    half = np.linalg.solve(lower, turned) if size.shape[-1] < 128 else np.empty_like(turned)
-    for where in np.ndindex(*half.shape[:2] if size.shape[-1] >= 128 else (0,)):
-        half[where] = solve_triangular(lower[where], turned[where], lower=True, check_finite=False)
-    return np.asarray(size[..., None] * (basis @ half.swapaxes(-1, -2)))
+        values, vectors = np.linalg.eigh(K)
+        K = (vectors * np.maximum(values, 0.0)[..., None, :]) @ vectors.swapaxes(-1, -2)
+        root = _root_by_parts(K, basis, 10 * _ROUNDING)
+    return np.asarray(size[..., None] * root)
+
+
+def _root_by_parts(K: Array, basis: Array, more: float) -> Array:
+    """The root of a matrix whose diagonal is 1 or 0."""
+    n = K.shape[-1]
+    root, left = np.zeros((*K.shape[:-1], 0)), np.einsum("gbii->gbi", K).copy()
+    for start in range(0, n, _COLUMNS):
+        functions = basis[:, :, start : start + _COLUMNS]
+        rest = K @ functions - root @ (root.swapaxes(-1, -2) @ functions)
+        lower = np.linalg.cholesky(functions.swapaxes(-1, -2) @ rest + more * np.eye(functions.shape[-1]))
+        part = np.linalg.solve(lower, rest.swapaxes(-1, -2)).swapaxes(-1, -2)
+        root = np.concatenate([root, part], axis=-1)
+        left -= np.einsum("gbik,gbik->gbi", part, part)
+        if left.max(initial=0.0) < _NOTHING_LEFT:
+            break
+    used = (root**2).max(axis=(0, 1, 2), initial=0.0) > _ROUNDING
+    return root[..., : max(1, int(np.flatnonzero(used)[-1]) + 1 if used.any() else 0)]
