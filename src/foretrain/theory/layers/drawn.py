@@ -38,7 +38,7 @@ from foretrain.theory.layers.channels import (
     program,
 )
 from foretrain.theory.layers.expressions import Expression
-from foretrain.theory.layers.fields import Field, Kernel, Sampling, Tile
+from foretrain.theory.layers.fields import Field, Kernel, Once, Sampling, Tile
 from foretrain.theory.layers.positions import Array, Indices, Pairs, flat_positions, selected, shape_of
 from foretrain.theory.layers.tiles import Plan, in_order
 
@@ -184,9 +184,10 @@ class Drawn(Field):
                 shared=(np.arange(size),) * 2,
                 size=size,
                 column_size=size,
+                once=tile.once.kept("union", Once),
             )
             _known[_unions[tile]] = {}
-        plan = _kept(tile, (self, pairs), lambda: Plan.backwards(in_order(self), {self: pairs}))
+        plan = _plan(self, pairs)
         kernel = plan.run(_unions[tile])[self]
         return Kernel(*(np.copy(part[..., : tile.size, tile.size :]) for part in kernel))
 
@@ -218,15 +219,22 @@ def _means(
     # 1. Roots of the covariances; tangent kernels as they are where J is known entry by entry, else their roots.
     roots, tangents, exact = dict[Node, Array](), dict[Node, Array](), dict[Node, Array]()
     ranks = {node: np.array(step.ranks) for node, step in steps.steps.items() if step and step.ranks}
-    for node in steps.leaves:
+
+    def matrices(node: Node) -> tuple[Array, Array | None, Array | None]:
         places, basis = prepared.places[node][inside], _with_inputs(prepared.bases[node][inside], inputs)
-        S, Theta = kernels[node.of]
-        roots[node] = _root(_matrices(S, places, tile), basis)
-        ranks[node] = np.arange(roots[node].shape[-1])
-        if Theta is not None and (alone[node] is not None or n * places.shape[1] <= _UNIT_CHANGES):
-            exact[node] = _matrices(Theta, places, tile)
-        elif Theta is not None:
-            tangents[node] = _root(_matrices(Theta, places, tile), basis)
+        S, Theta = (None if one is None else _matrices(one, places, tile) for one in kernels[node.of])
+        assert S is not None
+        if Theta is None or alone[node] is not None or n * places.shape[1] <= _UNIT_CHANGES:
+            return _root(S, basis), None, Theta
+        return _root(S, basis), _root(Theta, basis), None
+
+    for node in steps.leaves:
+        drawn_before = any(one.sampled for one in in_order(node.of))
+        once = Once() if drawn_before else tile.once
+        root, tangent, entries = once.kept((of, node, int(inside[0])), lambda: matrices(node))  # noqa: B023
+        roots[node], ranks[node] = root, np.arange(root.shape[-1])
+        tangents |= {} if tangent is None else {node: tangent}
+        exact |= {} if entries is None else {node: entries}
 
     S, Theta = np.zeros((2, apart, blocks, inputs * n, inputs * n))
     mean = np.zeros((apart, blocks, inputs * n))
@@ -415,6 +423,12 @@ def _kept(tile: Tile, name: Any, compute: Callable[[], Any]) -> Any:
 
 
 @lru_cache(maxsize=32)
+def _plan(of: Drawn, pairs: Pairs) -> Plan:
+    """What leads to the joint law of all inputs of a tile."""
+    return Plan.backwards(in_order(of), {of: pairs})
+
+
+@lru_cache(maxsize=32)
 def _prepared(of: Drawn, wanted: Pairs, given: tuple[Pairs, ...]) -> Prepared:
     """What every tile and every repetition uses again."""
     blocks = _blocks(of, wanted)
@@ -479,7 +493,7 @@ def _smooth_functions(coordinates: Indices) -> Array:
     angles = np.pi * frequencies / sizes * (along[:, :, None] + 0.5)
     functions[:, :, : len(frequencies)] = np.cos(angles).prod(axis=-1)
     if blocks == 1 and n == prod(sizes):  # a whole lattice: they are orthogonal
-        return functions / np.linalg.norm(functions, axis=1, keepdims=True)
+        return np.asarray(functions / np.linalg.norm(functions, axis=1, keepdims=True))
     basis, triangle = np.linalg.qr(functions)
     return np.asarray(basis * np.where(np.einsum("bii->bi", triangle) < 0, -1.0, 1.0)[:, None])
 
