@@ -107,6 +107,10 @@ class Drawn(Field):
         """Always."""
         return True
 
+    def work(self, prepared: Prepared) -> float:
+        """Products of the roots with random numbers."""
+        return float(sum(one.size * one.shape[-1] for one in prepared.places.values()) or 1)
+
     def needs(self, wanted: Pairs) -> tuple[Pairs, ...]:
         """Of each Gaussian field all pairs of positions within a block; of the others only what points have."""
         layout, found = _blocks(self, wanted).layout, []
@@ -275,6 +279,9 @@ def _means(
         # 4. And exactly, where the entries of J are known.
         for node, of_node in exact.items():
             Theta += _exactly(of_node, alone[node], u[node], lambda change: rows(push({node: change})))  # noqa: B023
+        # 5. A step of the progress bar.
+        share = len(inside) / len(prepared.blocks.outputs) * (draws.stop - draws.start)
+        sampling.advance(of.work(prepared) * share * apart * inputs**2)
     shape = (apart, blocks, inputs, n)
     S, Theta = (one.reshape(*shape, inputs, n) / numbers.draws for one in (S, Theta))
     return S, Theta, mean.reshape(shape) / numbers.draws

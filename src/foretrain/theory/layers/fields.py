@@ -85,7 +85,7 @@ class Field:
         return False
 
     def work(self, prepared: Any) -> float:
-        """How long draws take, for one draw of one input; in any unit."""
+        """What one draw of one input costs, for progress bars: two together cost four times as much."""
         return 0.0
 
     @property

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -34,7 +34,8 @@ from foretrain.theory.layers.positions import (
 TILE_ENTRIES = 2**16  # of the largest kernel in a tile: what a layer sweeps stays near the core
 _WIDEST = 64  # columns of a tile
 _DEVICE_TILES = 64  # times as large are the tiles of a device
-DRAWS = 2**14  # of all repetitions together
+DRAWS = 2**14  # of all repetitions together, at most
+ACCURACY = 1e-3  # of sampled kernels, that people are given unless they ask for another
 _FIRST_DRAWS = 128  # of each repetition, before its error is known
 _FEWEST_TIMES = 4  # as many draws when they were too few
 _ONE_TILE = 2**22  # entries of a matrix of all inputs and positions that are drawn together
@@ -284,7 +285,12 @@ def _repeated(
                 if same:
                     target[..., blocks[1], blocks[0]] = _mirrored(values, wanted)
 
-    with Progress("infinite-width kernel", total=len(tiles)) as bar:
+    each = sum(field.work(plan.prepared[field]) for field in plan.drawn)
+    inputs = sum(counts[: 1 if same else 2])  # each by itself before all tiles
+    inputs += sum(_together(tile, same) ** 2 for tile in tiles)
+    work = each * inputs * sum(one.draws for one in samplings if one)
+    with Progress("infinite-width kernel", total=work or len(tiles)) as bar:
+        samplings = [one and replace(one, advance=bar.advance) for one in samplings]
         rows = _sides(fields, data, samplings)
         columns = rows if other is None else _sides(fields, other, samplings)
         at_once = max(1, PARTS_AT_ONCE // len(samplings))
@@ -296,7 +302,7 @@ def _repeated(
             else:
                 for part in parts:
                     fill(part)
-            bar.advance(len(some))
+            bar.advance(0 if work else len(some))
     if same and plan.drawn:  # each entry was drawn from one side; both sides are as good
         for values in found.reshape(-1, *shape):
             values += _mirrored(values, wanted)
@@ -318,6 +324,12 @@ def _mirrored(values: Array, pairs: Pairs) -> Array:
     for number, axis in enumerate(pairs):
         values = np.take(values, axis.places(axis.q, axis.p), axis=number)
     return np.swapaxes(values, -1, -2)
+
+
+def _together(tile: tuple[slice, slice], same: bool) -> int:
+    """How many inputs a tile draws together."""
+    height, width = (part.stop - part.start for part in tile)
+    return height if same and tile[0] == tile[1] else height + width
 
 
 def _count(data: Data) -> int:
