@@ -41,7 +41,7 @@ from foretrain.support.seeds import Seed, kept_random_states
 from foretrain.support.threads import one_thread_of_torch
 from foretrain.theory.layers import Signal
 from foretrain.theory.layers.fields import Field
-from foretrain.theory.layers.tiles import DRAWS, Data, Found, in_order, kernel_of
+from foretrain.theory.layers.tiles import ACCURACY, DRAWS, Data, Found, in_order, kernel_of
 
 if TYPE_CHECKING:
     from foretrain.compare.infinite_width.stored import StoredInfiniteWidth
@@ -138,6 +138,7 @@ def infinite_width(  # type: ignore[misc]  # the overloads leave the other optio
     output: Output = None,
     widths: Sequence[int] = _WIDTHS,
     draws: int = DRAWS,
+    accuracy: float = ACCURACY,
     seed: Seed = 0,
     store: str | Path | None = None,
     engine: object = None,
@@ -170,7 +171,10 @@ def infinite_width(  # type: ignore[misc]  # the overloads leave the other optio
         Of a function ``make(width)``: two widths for which it builds networks. By them it is known which axes grow,
         and which laws go on to infinite width.
     draws
-        Random draws for means that have no formula, such as max pooling of rectified images.
+        Random draws, at most, for means that have no formula, such as max pooling of rectified images.
+    accuracy
+        Fewer draws are taken once the standard errors of NNGP and NTK are this small beside their entries (root mean
+        squares). 0 takes all ``draws``, as kernels in a store do: all their tiles have the same draws.
     store
         A folder for kernels larger than memory: their tiles go there as they finish, and the result reads from it.
         The same call again goes on where an earlier one stopped; ``overwrite=True`` starts afresh.
@@ -204,7 +208,8 @@ def infinite_width(  # type: ignore[misc]  # the overloads leave the other optio
         return compute_stored(network, draws, seed, stored)
     if network.device != _HERE:
         network = _beside_model(network)
-    return _result(kernel_of(network.field, network.data, network.other, draws=draws, seed=seed), network)
+    found = kernel_of(network.field, network.data, network.other, draws=draws, accuracy=accuracy, seed=seed)
+    return _result(found, network)
 
 
 def _of_module(

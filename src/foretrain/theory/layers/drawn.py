@@ -25,7 +25,6 @@ from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
-from scipy.linalg import solve_triangular
 from scipy.special import ndtri
 
 from foretrain.support.seeds import generator, spawn, spawn_some
@@ -39,7 +38,7 @@ from foretrain.theory.layers.channels import (
     program,
 )
 from foretrain.theory.layers.expressions import Expression
-from foretrain.theory.layers.fields import Field, Kernel, Sampling, Tile
+from foretrain.theory.layers.fields import Field, Kernel, Once, Sampling, Tile
 from foretrain.theory.layers.positions import Array, Indices, Pairs, flat_positions, selected, shape_of
 from foretrain.theory.layers.tiles import Plan, in_order
 
@@ -49,7 +48,9 @@ _SHIFTS = 64  # of those points, for blocks of positions: so that their errors a
 _NUMBERS_AT_ONCE = 2**19  # in an array: few enough for the cache
 _PLAIN_AT_ONCE = 32  # draws of plain numbers that have one seed
 _UNIT_CHANGES = 48  # entries of J of a block that are computed one by one
-_ROUNDING = 1e-10  # share of a variance that counts as nothing
+_ROUNDING = 1e-10  # share of a variance that is added for the sake of singular matrices
+_NOTHING_LEFT = 1e-9  # share of a variance that a root may leave out
+_COLUMNS = 64  # of a root that are computed together
 
 
 def drawn(law: Expression, positions: tuple[int, ...], name: str) -> Drawn:
@@ -106,6 +107,10 @@ class Drawn(Field):
         """Always."""
         return True
 
+    def work(self, prepared: Prepared) -> float:
+        """Products of the roots with random numbers."""
+        return float(sum(one.size * one.shape[-1] for one in prepared.places.values()) or 1)
+
     def needs(self, wanted: Pairs) -> tuple[Pairs, ...]:
         """Of each Gaussian field all pairs of positions within a block; of the others only what points have."""
         layout, found = _blocks(self, wanted).layout, []
@@ -123,20 +128,7 @@ class Drawn(Field):
 
     def prepare(self, wanted: Pairs, given: tuple[Pairs, ...]) -> Prepared:
         """The blocks, and where the covariances of their positions stand in the kernels at hand."""
-        blocks = _blocks(self, wanted)
-        places, bases = dict[Node, Indices](), dict[Node, Array]()
-        for node in self.program.leaves:
-            pairs, at = given[self.inputs.index(node.of)], blocks.layout.positions[node]
-            along = np.zeros((*at.shape, len(pairs)), dtype=np.intp)
-            flat = np.zeros((*at.shape, at.shape[1]), dtype=np.intp)
-            for k, (axis, one) in enumerate(zip(pairs, _along(at, node.of.positions))):
-                along[..., k] = one
-                flat = flat * len(axis) + np.minimum(
-                    axis.places(one[:, :, None], one[:, None]), len(axis) - 1
-                )
-            places[node] = np.where((at[:, :, None] < 0) | (at[:, None] < 0), -1, flat)
-            bases[node] = _smooth_functions(along)
-        return Prepared(blocks, places, bases)
+        return _prepared(self, wanted, given)
 
     def kernel(self, tile: Tile, inputs: list[Kernel], pairs: Pairs, prepared: Prepared) -> Kernel:
         """Means over draws of the inputs of the tile, each by itself (own pairs) or all together."""
@@ -196,9 +188,10 @@ class Drawn(Field):
                 shared=(np.arange(size),) * 2,
                 size=size,
                 column_size=size,
+                once=tile.once.kept("union", Once),
             )
             _known[_unions[tile]] = {}
-        plan = _kept(tile, (self, pairs), lambda: Plan.backwards(in_order(self), {self: pairs}))
+        plan = _plan(self, pairs)
         kernel = plan.run(_unions[tile])[self]
         return Kernel(*(np.copy(part[..., : tile.size, tile.size :]) for part in kernel))
 
@@ -230,15 +223,22 @@ def _means(
     # 1. Roots of the covariances; tangent kernels as they are where J is known entry by entry, else their roots.
     roots, tangents, exact = dict[Node, Array](), dict[Node, Array](), dict[Node, Array]()
     ranks = {node: np.array(step.ranks) for node, step in steps.steps.items() if step and step.ranks}
-    for node in steps.leaves:
+
+    def matrices(node: Node) -> tuple[Array, Array | None, Array | None]:
         places, basis = prepared.places[node][inside], _with_inputs(prepared.bases[node][inside], inputs)
-        S, Theta = kernels[node.of]
-        roots[node] = _root(_matrices(S, places, tile), basis)
-        ranks[node] = np.arange(basis.shape[-1])
-        if Theta is not None and (alone[node] is not None or n * places.shape[1] <= _UNIT_CHANGES):
-            exact[node] = _matrices(Theta, places, tile)
-        elif Theta is not None:
-            tangents[node] = _root(_matrices(Theta, places, tile), basis)
+        S, Theta = (None if one is None else _matrices(one, places, tile) for one in kernels[node.of])
+        assert S is not None
+        if Theta is None or alone[node] is not None or n * places.shape[1] <= _UNIT_CHANGES:
+            return _root(S, basis), None, Theta
+        return _root(S, basis), _root(Theta, basis), None
+
+    for node in steps.leaves:
+        drawn_before = any(one.sampled for one in in_order(node.of))
+        once = Once() if drawn_before else tile.once
+        root, tangent, entries = once.kept((of, node, int(inside[0])), lambda: matrices(node))  # noqa: B023
+        roots[node], ranks[node] = root, np.arange(root.shape[-1])
+        tangents |= {} if tangent is None else {node: tangent}
+        exact |= {} if entries is None else {node: entries}
 
     S, Theta = np.zeros((2, apart, blocks, inputs * n, inputs * n))
     mean = np.zeros((apart, blocks, inputs * n))
@@ -279,6 +279,9 @@ def _means(
         # 4. And exactly, where the entries of J are known.
         for node, of_node in exact.items():
             Theta += _exactly(of_node, alone[node], u[node], lambda change: rows(push({node: change})))  # noqa: B023
+        # 5. A step of the progress bar.
+        share = len(inside) / len(prepared.blocks.outputs) * (draws.stop - draws.start)
+        sampling.advance(of.work(prepared) * share * apart * inputs**2)
     shape = (apart, blocks, inputs, n)
     S, Theta = (one.reshape(*shape, inputs, n) / numbers.draws for one in (S, Theta))
     return S, Theta, mean.reshape(shape) / numbers.draws
@@ -427,6 +430,29 @@ def _kept(tile: Tile, name: Any, compute: Callable[[], Any]) -> Any:
 
 
 @lru_cache(maxsize=32)
+def _plan(of: Drawn, pairs: Pairs) -> Plan:
+    """What leads to the joint law of all inputs of a tile."""
+    return Plan.backwards(in_order(of), {of: pairs})
+
+
+@lru_cache(maxsize=32)
+def _prepared(of: Drawn, wanted: Pairs, given: tuple[Pairs, ...]) -> Prepared:
+    """What every tile and every repetition uses again."""
+    blocks = _blocks(of, wanted)
+    places, bases = dict[Node, Indices](), dict[Node, Array]()
+    for node in of.program.leaves:
+        pairs, at = given[of.inputs.index(node.of)], blocks.layout.positions[node]
+        along = np.zeros((*at.shape, len(pairs)), dtype=np.intp)
+        flat = np.zeros((*at.shape, at.shape[1]), dtype=np.intp)
+        for k, (axis, one) in enumerate(zip(pairs, _along(at, node.of.positions))):
+            along[..., k] = one
+            flat = flat * len(axis) + np.minimum(axis.places(one[:, :, None], one[:, None]), len(axis) - 1)
+        places[node] = np.where((at[:, :, None] < 0) | (at[:, None] < 0), -1, flat)
+        bases[node] = _smooth_functions(along)
+    return Prepared(blocks, places, bases)
+
+
+@lru_cache(maxsize=32)
 def _blocks(of: Drawn, wanted: Pairs) -> Blocks:
     """All positions as one block, or one block for each p and its partners q, whichever has smaller covariances."""
     steps, count = of.program, prod(of.positions)
@@ -473,6 +499,8 @@ def _smooth_functions(coordinates: Indices) -> Array:
     functions = np.zeros((blocks, n, n))
     angles = np.pi * frequencies / sizes * (along[:, :, None] + 0.5)
     functions[:, :, : len(frequencies)] = np.cos(angles).prod(axis=-1)
+    if blocks == 1 and n == prod(sizes):  # a whole lattice: they are orthogonal
+        return np.asarray(functions / np.linalg.norm(functions, axis=1, keepdims=True))
     basis, triangle = np.linalg.qr(functions)
     return np.asarray(basis * np.where(np.einsum("bii->bi", triangle) < 0, -1.0, 1.0)[:, None])
 
@@ -502,20 +530,34 @@ def _of_points(values: Array, tile: Tile, at: Indices) -> Array:
 def _root(covariance: Array, basis: Array) -> Array:
     """F with F F^T = covariance (apart, blocks, N, N), smooth in it; its first columns are the smoothest modes.
 
-    With the columns Q of the basis, F = K Q L^-T for Q^T K Q = L L^T: a little is added to the diagonal for the sake
-    of singular matrices, and taken off again, so that equal points stay equal.
+    Some columns Q of the basis at a time: K Q L^-T for Q^T K Q = L L^T is taken off K, until nothing is left. So the
+    root of a matrix of low rank has few columns. A little is added to the diagonal for the sake of singular matrices;
+    as it is added there alone, equal points stay equal.
     """
     size = np.sqrt(np.maximum(np.einsum("gbii->gbi", covariance), 0.0))
     inverse = np.divide(1.0, size, out=np.zeros_like(size), where=size > 0)
-    turned = basis.swapaxes(-1, -2) @ (covariance * inverse[..., None] * inverse[..., None, :]) @ basis
-    more = _ROUNDING * np.eye(size.shape[-1])
+    K = covariance * inverse[..., None] * inverse[..., None, :]
     try:
-        lower = np.linalg.cholesky(turned + more)
+        root = _root_by_parts(K, basis, _ROUNDING)
     except np.linalg.LinAlgError:  # a covariance that was drawn itself may have small negative parts
-        values, vectors = np.linalg.eigh(turned)
-        turned = (vectors * np.maximum(values, 0.0)[..., None, :]) @ vectors.swapaxes(-1, -2)
-        lower = np.linalg.cholesky(turned + 10 * more)
-    half = np.linalg.solve(lower, turned) if size.shape[-1] < 128 else np.empty_like(turned)
-    for where in np.ndindex(*half.shape[:2] if size.shape[-1] >= 128 else (0,)):
-        half[where] = solve_triangular(lower[where], turned[where], lower=True, check_finite=False)
-    return np.asarray(size[..., None] * (basis @ half.swapaxes(-1, -2)))
+        values, vectors = np.linalg.eigh(K)
+        K = (vectors * np.maximum(values, 0.0)[..., None, :]) @ vectors.swapaxes(-1, -2)
+        root = _root_by_parts(K, basis, 10 * _ROUNDING)
+    return np.asarray(size[..., None] * root)
+
+
+def _root_by_parts(K: Array, basis: Array, more: float) -> Array:
+    """The root of a matrix whose diagonal is 1 or 0."""
+    n = K.shape[-1]
+    root, left = np.zeros((*K.shape[:-1], 0)), np.einsum("gbii->gbi", K).copy()
+    for start in range(0, n, _COLUMNS):
+        functions = basis[:, :, start : start + _COLUMNS]
+        rest = K @ functions - root @ (root.swapaxes(-1, -2) @ functions)
+        lower = np.linalg.cholesky(functions.swapaxes(-1, -2) @ rest + more * np.eye(functions.shape[-1]))
+        part = np.linalg.solve(lower, rest.swapaxes(-1, -2)).swapaxes(-1, -2)
+        root = np.concatenate([root, part], axis=-1)
+        left -= np.einsum("gbik,gbik->gbi", part, part)
+        if left.max(initial=0.0) < _NOTHING_LEFT:
+            break
+    used = (root**2).max(axis=(0, 1, 2), initial=0.0) > _ROUNDING
+    return root[..., : max(1, int(np.flatnonzero(used)[-1]) + 1 if used.any() else 0)]

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
+from threading import RLock
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -83,6 +84,10 @@ class Field:
         """Whether its kernel is a mean over random draws."""
         return False
 
+    def work(self, prepared: Any) -> float:
+        """What one draw of one input costs, for progress bars: two together cost four times as much."""
+        return 0.0
+
     @property
     def for_any_library(self) -> bool:
         """Whether its kernel is computed where the inputs are, by numpy or by torch on its device."""
@@ -112,6 +117,22 @@ class Sampling:
     seed: np.random.SeedSequence  # of this repetition
     numbers: dict[Field, int]  # of the fields in their order
     draws: int
+    advance: Callable[[float], None] = lambda _: None  # told of every part of the work
+
+
+class Once:
+    """What no draw touches, in a tile: computed by the first repetition for all of them."""
+
+    def __init__(self) -> None:
+        self._lock = RLock()
+        self._values: dict[Any, Any] = {}
+
+    def kept(self, name: Any, compute: Callable[[], Any]) -> Any:
+        """What has this name; other threads wait while it is computed."""
+        with self._lock:
+            if name not in self._values:
+                self._values[name] = compute()
+            return self._values[name]
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,6 +152,7 @@ class Tile:
     column_size: int
     sampling: Sampling | None = None
     compiled: bool = False  # whether loops over pairs are those of numba: arrays of numpy in a large job
+    once: Once = field(default_factory=Once)
 
     @property
     def same(self) -> bool:

@@ -7,8 +7,8 @@ inputs, each of which needs nothing but those and its own memory, on all cores.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from foretrain.support.memory import keep_freed_pages, require_memory
 from foretrain.support.progress import Progress
 from foretrain.support.seeds import Seed, spawn
 from foretrain.support.threads import PARTS_AT_ONCE, over_cores, thread_count
-from foretrain.theory.layers.fields import Field, Kernel, Points, Sampling, Tile, with_gains
+from foretrain.theory.layers.fields import Field, Kernel, Once, Points, Sampling, Tile, with_gains
 from foretrain.theory.layers.positions import (
     Array,
     Pairs,
@@ -36,7 +36,12 @@ TILE_ENTRIES = 2**18  # of the largest kernel in a tile, for which Python's shar
 _SWEPT = 4  # times smaller is a tile that numpy sweeps again and again: it stays near the core
 _WIDEST = 64  # columns of a tile
 _DEVICE_TILES = 16  # times as large are the tiles of a device
-DRAWS = 2**14  # of all repetitions together
+DRAWS = 2**14  # of all repetitions together, at most
+ACCURACY = 1e-3  # of sampled kernels, that people are given unless they ask for another
+_FIRST_DRAWS = 128  # of each repetition, before its error is known
+_FEWEST_TIMES = 4  # as many draws when they were too few
+_ONE_TILE = 2**22  # entries of a matrix of all inputs and positions that are drawn together
+_DRAWN_TOGETHER = 2**20  # where inputs are many: draws then take longer than roots
 ARRAYS_AT_ONCE = 12  # of the size of the largest kernel in a tile
 
 Data = Mapping[Field, Any]  # arrays of numpy, or of torch on a device, which then computes all kernels
@@ -60,9 +65,13 @@ def in_order(output: Field) -> list[Field]:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """Fields in order, with the pairs of positions at which each is needed, and what it prepared for them."""
+    """Fields in order, with the pairs of positions at which each is needed, and what it prepared for them.
 
-    fields: list[Field]
+    First come those that no draw touches: they are the same in all repetitions.
+    """
+
+    exact: list[Field]
+    drawn: list[Field]
     pairs: dict[Field, Pairs]
     prepared: dict[Field, Any]
     last_use: dict[Field, Field]
@@ -75,10 +84,15 @@ class Plan:
             if field in pairs:
                 for one, needed in zip(field.inputs, field.needs(pairs[field]), strict=True):
                     pairs[one] = joined(pairs.get(one), needed)
-        kept = [field for field in fields if field in pairs]
+        drawn = dict[Field, None]()
+        for field in fields:
+            if field in pairs and (field.sampled or any(one in drawn for one in field.inputs)):
+                drawn[field] = None
+        exact = [field for field in fields if field in pairs and field not in drawn]
+        kept = [*exact, *drawn]
         prepared = {one: one.prepare(pairs[one], tuple(pairs[i] for i in one.inputs)) for one in kept}
         last_use = {one: field for field in kept for one in field.inputs}
-        return Plan(kept, pairs, prepared, last_use)
+        return Plan(exact, list(drawn), pairs, prepared, last_use)
 
     @property
     def largest(self) -> int:
@@ -92,8 +106,21 @@ class Plan:
 
     def run(self, tile: Tile) -> dict[Field, Kernel]:
         """The kernels of all fields that no other field reads."""
-        kernels: dict[Field, Kernel] = {}
-        for field in self.fields:
+
+        def before_draws() -> tuple[dict[Field, Kernel], Points]:
+            kernels = self._continued(self.exact, {}, tile)
+            return kernels, dict(tile.row_points)
+
+        kernels, points = tile.once.kept(self, before_draws)
+        if tile.own:
+            tile.row_points.update(points)
+        return self._continued(self.drawn, dict(kernels), tile)
+
+    def _continued(
+        self, fields: list[Field], kernels: dict[Field, Kernel], tile: Tile
+    ) -> dict[Field, Kernel]:
+        """The kernels of these fields, and of those before that are still needed."""
+        for field in fields:
             if not math.prod(shape_of(self.pairs[field])):
                 kernels[field] = Kernel(tile.zeros(*shape_of(self.pairs[field]), *tile.shape), None)
                 continue
@@ -147,7 +174,13 @@ class Sides:
         return points, _some_inputs(self.data, inputs)
 
     def tile(
-        self, columns: Sides, first: slice, second: slice, sampling: Sampling | None, compiled: bool
+        self,
+        columns: Sides,
+        first: slice,
+        second: slice,
+        sampling: Sampling | None,
+        once: Once,
+        compiled: bool,
     ) -> Tile:
         """All inputs of a block of the rows with those of a block of the columns."""
         (row_points, row_data), (column_points, column_data) = self._part(first), columns._part(second)
@@ -163,6 +196,7 @@ class Sides:
             column_size=second.stop - second.start,
             sampling=sampling,
             compiled=compiled,
+            once=once,
         )
 
 
@@ -184,6 +218,7 @@ def kernel_of(
     positions: str = "all",
     seed: Seed = 0,
     draws: int = DRAWS,
+    accuracy: float = 0.0,
     repetitions: int = 8,
 ) -> Found:
     """S and Theta of a field between all inputs, (pairs of positions..., N, N2); ``other``: a second set of inputs.
@@ -191,6 +226,7 @@ def kernel_of(
     Arrays of torch are computed with where they are, if every field is ``for_any_library``.
     ``positions``: at "all" pairs of positions of the output, or only for "equal" ones. Where a field has no formula,
     its means are taken over ``draws`` random numbers, and all is repeated with others: their spread is the error.
+    Fewer draws are taken if the errors are then smaller than ``accuracy`` times the entries (root mean squares).
     """
     fields = in_order(output)
     data, other = _positions_first(data), None if other is None else _positions_first(other)
@@ -198,15 +234,22 @@ def kernel_of(
     entries = plan.entries * _count(data) * (_count(data) / 2 if other is None else _count(other))
     loops = accelerator(entries) if _is_here(data) else "torch"
     compiled = _is_here(data) and accelerates(entries)
-    if not any(field.sampled for field in fields):
-        return Found(*_once(output, plan, data, other, None, compiled), loops)
+    if not plan.drawn:
+        S, Theta = _repeated(output, plan, data, other, [None], compiled)[:, 0]
+        return Found(S, Theta, loops)
     numbers = {field: number for number, field in enumerate(fields)}
-    parts = []
-    for source in spawn(seed, repetitions):
-        sampling = Sampling(source, numbers, max(2, draws // repetitions))
-        parts.append(np.stack(_once(output, plan, data, other, sampling, compiled)))
-    mean, spread = np.mean(parts, axis=0), np.std(parts, axis=0, ddof=1) / math.sqrt(repetitions)
-    return Found(mean[0], mean[1], loops, (spread[0], spread[1]))
+    sources, most = spawn(seed, repetitions), max(2, draws // repetitions)
+    some = min(most, _FIRST_DRAWS) if accuracy else most
+    while True:
+        samplings = [Sampling(source, numbers, some) for source in sources]
+        parts = _repeated(output, plan, data, other, samplings, compiled)
+        mean, error = parts.mean(axis=1), parts.std(axis=1, ddof=1) / math.sqrt(repetitions)
+        share = max(_share(one, of) for one, of in zip(error, mean, strict=True))
+        if some >= most or share <= accuracy:
+            return Found(mean[0], mean[1], loops, (error[0], error[1]))
+        # The same draws and more: an error shrinks at least with the root of their number.
+        more = 2 ** math.ceil(math.log2(min(share / accuracy, most) ** 2))
+        some = min(most, some * max(_FEWEST_TIMES, more))
 
 
 def _is_here(data: Data) -> bool:
@@ -220,65 +263,93 @@ def _count(data: Data) -> int:
     return int(values.shape[len(field.positions)])
 
 
-def _once(
+def _share(error: Array, of: Array) -> float:
+    """How large errors are beside what they are of."""
+    size = float(np.linalg.norm(of))
+    return float(np.linalg.norm(error)) / size if size else 0.0
+
+
+def _repeated(
     output: Field,
     plan: Plan,
     data: Data,
     other: Data | None,
-    sampling: Sampling | None,
+    samplings: Sequence[Sampling | None],
     compiled: bool,
-) -> tuple[Array, Array]:
-    """S and Theta, tile by tile."""
-    wanted, here = plan.pairs[output], _is_here(data)
-    room = TILE_ENTRIES if compiled and sampling is None else TILE_ENTRIES // _SWEPT
+) -> Array:
+    """S and Theta in each repetition, (2, repetitions, ...), tile by tile."""
+    wanted, same = plan.pairs[output], other is None
+    counts = [_count(data), _count(data if other is None else other)]
+    shape = (*shape_of(wanted), *counts)
+    here = _is_here(data)
+    room = TILE_ENTRIES if compiled and not plan.drawn else TILE_ENTRIES // _SWEPT
     keep_freed_pages()
-    rows = _sides(plan.fields, data, sampling, compiled)
-    columns = rows if other is None else _sides(plan.fields, other, sampling, compiled)
-    shape = (*shape_of(wanted), rows.count, columns.count)
     if not here:  # a device has its own cores, and wants them all busy
         room *= _DEVICE_TILES
     # Wide first: what is swept comes in runs of many columns. Then high: few tiles hold inputs beside themselves.
-    width = max(1, min(columns.count, room // plan.largest, _WIDEST))
-    height = max(1, min(rows.count, room // (plan.largest * width)))
-    copies = ARRAYS_AT_ONCE
-    if sampling is not None:  # rows and columns are drawn together, and joint laws hold roots and products
-        width = height = max(1, min(math.isqrt(room // plan.largest), max(rows.count, columns.count)))
-        copies *= 3
+    width = max(1, min(counts[1], room // plan.largest, _WIDEST))
+    height = max(1, min(counts[0], room // (plan.largest * width)))
+    together = height * width
+    if plan.drawn:  # rows and columns are drawn together
+        height, width = _drawn_together(counts, plan.largest, same)
+        together = height**2 if same and height == counts[0] else (height + width) ** 2
     require_memory(
-        8 * (2 * math.prod(shape) + copies * plan.largest * width * height * thread_count()),
-        f"infinite-width kernels of {rows.count} and {columns.count} inputs at {plan.largest:,} pairs of positions",
+        8
+        * (2 * len(samplings) * math.prod(shape) + ARRAYS_AT_ONCE * plan.largest * together * thread_count()),
+        f"infinite-width kernels of {counts[0]} and {counts[1]} inputs at {plan.largest:,} pairs of positions",
         "use fewer inputs at a time, smaller images, or a head that flattens instead of pooling",
     )
-    S, Theta = np.zeros((2, *shape))
-    same = columns is rows
     tiles = [
-        (slice(i, min(i + height, rows.count)), slice(j, min(j + width, columns.count)))
-        for i in range(0, rows.count, height)
-        for j in range(i if same else 0, columns.count, width)
+        (slice(i, min(i + height, counts[0])), slice(j, min(j + width, counts[1])))
+        for i in range(0, counts[0], height)
+        for j in range(i if same else 0, counts[1], width)
     ]
+    found = np.zeros((2, len(samplings), *shape))
 
-    def fill(blocks: tuple[slice, slice]) -> None:
-        tile = rows.tile(columns, *blocks, sampling, compiled)
-        found = with_gains(plan.run(tile)[output], output.gains, wanted)
-        for target, part in zip((S, Theta), found):
-            if part is not None:
-                part = on_host(part)
-                target[..., blocks[0], blocks[1]] = part
+    def fill(part: tuple[tuple[slice, slice], int, Once]) -> None:
+        blocks, number, once = part
+        tile = rows[number].tile(columns[number], *blocks, samplings[number], once, compiled)
+        kernel = with_gains(plan.run(tile)[output], output.gains, wanted)
+        for target, values in zip(found[:, number], kernel):
+            if values is not None:
+                values = on_host(values)
+                target[..., blocks[0], blocks[1]] = values
                 if same:
-                    target[..., blocks[1], blocks[0]] = _mirrored(part, wanted)
+                    target[..., blocks[1], blocks[0]] = _mirrored(values, wanted)
 
-    with Progress("infinite-width kernel", total=len(tiles)) as bar:
-        for start in range(0, len(tiles), PARTS_AT_ONCE):
-            some = tiles[start : start + PARTS_AT_ONCE]
+    each = sum(field.work(plan.prepared[field]) for field in plan.drawn)
+    inputs = sum(counts[: 1 if same else 2])  # each by itself before all tiles
+    inputs += sum(_together(tile, same) ** 2 for tile in tiles)
+    work = each * inputs * sum(one.draws for one in samplings if one)
+    with Progress("infinite-width kernel", total=work or len(tiles)) as bar:
+        samplings = [one and replace(one, advance=bar.advance) for one in samplings]
+        fields = [*plan.exact, *plan.drawn]
+        rows = _sides(fields, data, samplings, compiled)
+        columns = rows if other is None else _sides(fields, other, samplings, compiled)
+        at_once = max(1, PARTS_AT_ONCE // len(samplings))
+        for start in range(0, len(tiles), at_once):
+            some = [(blocks, Once()) for blocks in tiles[start : start + at_once]]
+            parts = [(blocks, number, once) for blocks, once in some for number in range(len(samplings))]
             if here:
-                over_cores(fill, some, uses_blas=True)
+                over_cores(fill, parts, uses_blas=True)
             else:
-                for blocks in some:
-                    fill(blocks)
-            bar.advance(len(some))
-    if same and sampling is not None:  # each entry was drawn from one side; both sides are as good
-        S, Theta = ((part + _mirrored(part, wanted)) / 2 for part in (S, Theta))
-    return S, Theta
+                for part in parts:
+                    fill(part)
+            bar.advance(0 if work else len(some))
+    if same and plan.drawn:  # each entry was drawn from one side; both sides are as good
+        for values in found.reshape(-1, *shape):
+            values += _mirrored(values, wanted)
+        found /= 2
+    return found
+
+
+def _drawn_together(counts: list[int], largest: int, same: bool) -> tuple[int, int]:
+    """Rows and columns of a tile: one tile for all if that is small, else parts whose roots are quick."""
+    if same and counts[0] ** 2 * largest <= _ONE_TILE:
+        return counts[0], counts[0]
+    most = max(1, math.isqrt(_DRAWN_TOGETHER // largest) // 2)
+    height, width = (-(-count // -(-count // most)) for count in counts)
+    return (height, height) if same else (height, width)
 
 
 def _mirrored(values: Array, pairs: Pairs) -> Array:
@@ -288,35 +359,51 @@ def _mirrored(values: Array, pairs: Pairs) -> Array:
     return np.swapaxes(values, -1, -2)
 
 
-def _sides(fields: list[Field], data: Data, sampling: Sampling | None, compiled: bool) -> Sides:
-    """What single points of a set of inputs have: each input with itself, a block of inputs at a time."""
-    count = _count(data)
+def _together(tile: tuple[slice, slice], same: bool) -> int:
+    """How many inputs a tile draws together."""
+    height, width = (int(part.stop - part.start) for part in tile)
+    return height if same and tile[0] == tile[1] else height + width
+
+
+def _sides(
+    fields: list[Field], data: Data, samplings: Sequence[Sampling | None], compiled: bool
+) -> list[Sides]:
+    """What single points of a set of inputs have in each repetition: each input with itself, a block at a time."""
+    count, repetitions = _count(data), range(len(samplings))
     wanted = {field: diagonal(field.positions) for field in fields if field.reads_points}
     if not wanted:
-        return Sides(data, {}, count)
+        return [Sides(data, {}, count)] * len(samplings)
     plan = Plan.backwards(fields, wanted)
     size = max(1, TILE_ENTRIES // plan.largest)
-    parts: list[Points] = []
+    parts: list[list[Points]] = []
     for start in range(0, count, size):
-        block = _some_inputs(data, slice(start, start + size))
-        points: Points = {}
+        block, once = _some_inputs(data, slice(start, start + size)), Once()
         inputs = min(size, count - start)
-        plan.run(
-            Tile(
-                points,
-                points,
-                block,
-                block,
-                own=True,
-                shared=None,
-                size=inputs,
-                column_size=inputs,
-                sampling=sampling,
-                compiled=compiled,
+
+        def points_of(number: int, block: Data = block, once: Once = once, inputs: int = inputs) -> Points:
+            points: Points = {}
+            plan.run(
+                Tile(
+                    points,
+                    points,
+                    dict(block),
+                    dict(block),
+                    own=True,
+                    shared=None,
+                    size=inputs,
+                    column_size=inputs,
+                    sampling=samplings[number],
+                    once=once,
+                    compiled=compiled,
+                )
             )
-        )
-        parts.append(points)
-    points = {
-        name: namespace(parts[0][name]).concatenate([one[name] for one in parts], -1) for name in parts[0]
-    }
-    return Sides(data, points, count)
+            return points
+
+        parts.append(over_cores(points_of, repetitions, uses_blas=True))
+    sides = []
+    for some in zip(*parts, strict=True):
+        joined_points = {
+            name: namespace(some[0][name]).concatenate([one[name] for one in some], -1) for name in some[0]
+        }
+        sides.append(Sides(data, joined_points, count))
+    return sides
