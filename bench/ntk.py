@@ -152,7 +152,7 @@ CASES = (
         {"widths": [16] * 50 + [1]},
         (4, 16),
         "full",
-        {LOOP: 2.0},
+        {},
         peers=IN_TORCH,
     ),
 )
