@@ -18,7 +18,7 @@ A head that flattens asks for p = q only: then what each position reads is drawn
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from math import prod
 from typing import Any, NamedTuple
@@ -39,8 +39,8 @@ from foretrain.theory.layers.channels import (
 )
 from foretrain.theory.layers.expressions import Expression
 from foretrain.theory.layers.fields import Field, Kernel, Once, Sampling, Tile
-from foretrain.theory.layers.positions import Array, Indices, Pairs, flat_positions, selected, shape_of
-from foretrain.theory.layers.tiles import Plan, in_order
+from foretrain.theory.layers.positions import Array, Indices, Pairs, flat_positions, shape_of
+from foretrain.theory.layers.tiles import in_order
 
 _SMOOTH_MODES = 2  # of Theta that are summed exactly
 _EVEN_COORDINATES = 64  # of the random numbers are Sobol points; more are plain random numbers
@@ -132,12 +132,7 @@ class Drawn(Field):
 
     def kernel(self, tile: Tile, inputs: list[Kernel], pairs: Pairs, prepared: Prepared) -> Kernel:
         """Means over draws of the inputs of the tile, each by itself (own pairs) or all together."""
-        if not (tile.own or tile.same):
-            return self._between(tile, pairs)
-        if self in (known := _known.get(tile, {})):
-            have, arrays = known[self]
-            return Kernel(*(selected(part, have, pairs).copy() for part in arrays))
-
+        assert tile.own or tile.same
         # 1. Means over draws, some blocks of positions at a time.
         outputs, (block, row, column), _ = prepared.blocks
         kernels, some = dict(zip(self.inputs, inputs, strict=True)), _blocks_at_once(tile, prepared.blocks)
@@ -149,12 +144,12 @@ class Drawn(Field):
 
         # 2. Second moments of points are those of their tiles of own pairs, so that no correlation exceeds 1.
         here = np.einsum("gbapap->gbap", S)
-        if tile.own:
+        if tile.leaves_points:
             same = outputs[block, row] == outputs[block, column]
             home = np.empty((2, prod(self.positions)), dtype=np.intp)
             home[:, outputs[block, row][same]] = block[same], row[same]
             for name, values in (("square", here), ("mean", mean)):
-                points = values[:, home[0], 0, home[1]].T
+                points = values[:, home[0], 0, home[1]].T if tile.own else values[0, home[0], :, home[1]]
                 tile.row_points[self, name] = points.reshape(*self.positions, tile.size)
         own = _of_points(tile.row_points[self, "square"], tile, outputs)
         scale = np.sqrt(np.divide(own, here, out=np.ones_like(here), where=here > 0))
@@ -163,37 +158,7 @@ class Drawn(Field):
         # 3. The wanted pairs.
         found = (one[:, block, :, row, :, column] for one in (S, Theta))  # (pairs, apart, rows, columns)
         S, Theta = (one.reshape(*shape_of(pairs), *tile.shape) for one in found)
-        if tile in _known:
-            known[self] = pairs, (S.copy(), Theta.copy())
         return Kernel(S, Theta)
-
-    def _between(self, tile: Tile, pairs: Pairs) -> Kernel:
-        """The joint law of different inputs needs all their pairs: rows and columns become one tile."""
-        if tile not in _unions:
-            size = tile.size + tile.column_size
-            points = {
-                name: np.concatenate([one, tile.column_points[name]], -1)
-                for name, one in tile.row_points.items()
-            }
-            data = {
-                one: np.concatenate([values, tile.column_data[one]], len(one.positions))
-                for one, values in tile.row_data.items()
-            }
-            _unions[tile] = replace(
-                tile,
-                row_points=points,
-                column_points=points,
-                row_data=data,
-                column_data=data,
-                shared=(np.arange(size),) * 2,
-                size=size,
-                column_size=size,
-                once=tile.once.kept("union", Once),
-            )
-            _known[_unions[tile]] = {}
-        plan = _plan(self, pairs)
-        kernel = plan.run(_unions[tile])[self]
-        return Kernel(*(np.copy(part[..., : tile.size, tile.size :]) for part in kernel))
 
     def mean(self, tile: Tile) -> Array:
         """E[f] at single points."""
@@ -411,10 +376,6 @@ def _numbers(sampling: Sampling, of: Field) -> Numbers:
 # What tiles of one run share
 
 _runs: WeakKeyDictionary[Sampling, dict[Any, Any]] = WeakKeyDictionary()
-_unions: WeakKeyDictionary[Tile, Tile] = WeakKeyDictionary()  # of the rows and columns of a tile
-_known: WeakKeyDictionary[Tile, dict[Field, tuple[Pairs, tuple[Array, Array]]]] = (
-    WeakKeyDictionary()
-)  # on those
 
 
 def _kept(tile: Tile, name: Any, compute: Callable[[], Any]) -> Any:
@@ -427,12 +388,6 @@ def _kept(tile: Tile, name: Any, compute: Callable[[], Any]) -> Any:
 
 
 # Positions and matrices
-
-
-@lru_cache(maxsize=32)
-def _plan(of: Drawn, pairs: Pairs) -> Plan:
-    """What leads to the joint law of all inputs of a tile."""
-    return Plan.backwards(in_order(of), {of: pairs})
 
 
 @lru_cache(maxsize=32)

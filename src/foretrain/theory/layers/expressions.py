@@ -282,7 +282,7 @@ class PairLaw:
         """<f> at the rows and at the columns."""
         if is_centred(of):
             return 0.0, 0.0
-        if self.tile.own:
+        if self.tile.leaves_points:
             mean_of(of, self.tile)
         return self.tile.rows((of, "mean"), self.pairs), self.tile.columns((of, "mean"), self.pairs)
 

@@ -12,7 +12,7 @@ follows from those of its inputs on one tile of pairs of inputs (``kernel``).
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from threading import RLock
 from typing import Any, NamedTuple
@@ -153,6 +153,12 @@ class Tile:
     sampling: Sampling | None = None
     compiled: bool = False  # whether loops over pairs are those of numba: arrays of numpy in a large job
     once: Once = field(default_factory=Once)
+    alone: bool = False  # all inputs are in it, and nothing was computed before
+
+    @property
+    def leaves_points(self) -> bool:
+        """Whether it leaves behind what single points have."""
+        return self.own or self.alone
 
     @property
     def same(self) -> bool:
@@ -162,6 +168,29 @@ class Tile:
     def zeros(self, *shape: int) -> Any:
         """An array of zeros where the inputs are."""
         return zeros(shape, next(iter(self.row_data.values())))
+
+    def together(self) -> Tile:
+        """The rows and columns as one set of inputs, of which all pairs are in the tile."""
+        if self.own or self.same:
+            return self
+        size = self.size + self.column_size
+        points = {
+            name: np.concatenate([one, self.column_points[name]], -1) for name, one in self.row_points.items()
+        }
+        data = {
+            one: np.concatenate([values, self.column_data[one]], len(one.positions))
+            for one, values in self.row_data.items()
+        }
+        return replace(
+            self,
+            row_points=points,
+            column_points=points,
+            row_data=data,
+            column_data=data,
+            shared=(np.arange(size),) * 2,
+            size=size,
+            column_size=size,
+        )
 
     @property
     def shape(self) -> tuple[int, ...]:

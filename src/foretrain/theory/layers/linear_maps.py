@@ -380,7 +380,7 @@ class Joined(Field):
         """The kernels of the parts, and products of means between them."""
         S, Theta = (tile.zeros(*shape_of(pairs), *tile.shape) for _ in range(2))
         before = (slice(None),) * self.axis
-        if tile.own:  # they are read where other pairs of points are computed
+        if tile.leaves_points:  # they are read where other pairs of points are computed
             for one in self.inputs:
                 tile.mean(one)
         for i, (first, kernel) in enumerate(zip(self._limits(), inputs, strict=True)):

@@ -56,13 +56,13 @@ class Normalised(Field):
 
     def kernel(self, tile: Tile, inputs: list[Kernel], pairs: Pairs, prepared: Any) -> Kernel:
         """S' = r r' (S - mu m' - m mu' + mu mu'), Theta' = r r' Theta."""
-        if tile.own:
+        if tile.leaves_points:
             self._statistics(tile)
         scale = tile.rows((self, "scale"), pairs) * tile.columns((self, "scale"), pairs)
         S, Theta = (None if part is None else tile.split(part, pairs) for part in inputs[0])
         if self.centred and any(not one.gaussian for one in self.inputs):
             first = self.inputs[0]
-            if tile.own:
+            if tile.leaves_points:
                 tile.mean(first)
             m, m_ = tile.rows((first, "mean"), pairs), tile.columns((first, "mean"), pairs)
             mu, mu_ = tile.rows((self, "centre"), pairs), tile.columns((self, "centre"), pairs)

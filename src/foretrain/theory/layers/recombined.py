@@ -132,7 +132,7 @@ class Recombined(Field):
 
     def kernel(self, tile: Tile, inputs: list[Kernel], pairs: Pairs, prepared: Pairs) -> Kernel:
         """S' = M S M^T, Theta' = M Theta M^T and what gains and shifts on the way add."""
-        if tile.own:
+        if tile.leaves_points:
             for one in (self, self.inputs[0], *(one for one in self._steps if isinstance(one, Trained))):
                 tile.mean(one)
         rows, of_rows = self._maps(tile.row_points, tile.size)

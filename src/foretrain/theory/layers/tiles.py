@@ -67,11 +67,13 @@ def in_order(output: Field) -> list[Field]:
 class Plan:
     """Fields in order, with the pairs of positions at which each is needed, and what it prepared for them.
 
-    First come those that no draw touches: they are the same in all repetitions.
+    Where something is drawn, first those that lead to draws and that no draw touches: they are the same in all
+    repetitions. Then all others that lead to draws, for which the rows and columns of a tile are taken together.
     """
 
     exact: list[Field]
     drawn: list[Field]
+    others: list[Field]
     pairs: dict[Field, Pairs]
     prepared: dict[Field, Any]
     last_use: dict[Field, Field]
@@ -84,15 +86,21 @@ class Plan:
             if field in pairs:
                 for one, needed in zip(field.inputs, field.needs(pairs[field]), strict=True):
                     pairs[one] = joined(pairs.get(one), needed)
-        drawn = dict[Field, None]()
+        touched, leading = set[Field](), set[Field]()
         for field in fields:
-            if field in pairs and (field.sampled or any(one in drawn for one in field.inputs)):
-                drawn[field] = None
-        exact = [field for field in fields if field in pairs and field not in drawn]
-        kept = [*exact, *drawn]
+            if field in pairs and (field.sampled or not touched.isdisjoint(field.inputs)):
+                touched.add(field)
+        for field in reversed(fields):
+            if field in pairs and (field.sampled or field in leading):
+                leading |= {field, *field.inputs}
+        needed_ones = [field for field in fields if field in pairs]
+        exact = [field for field in needed_ones if field in leading and field not in touched]
+        drawn = [field for field in needed_ones if field in leading and field in touched]
+        others = [field for field in needed_ones if field not in leading]
+        kept = [*exact, *drawn, *others]
         prepared = {one: one.prepare(pairs[one], tuple(pairs[i] for i in one.inputs)) for one in kept}
         last_use = {one: field for field in kept for one in field.inputs}
-        return Plan(exact, list(drawn), pairs, prepared, last_use)
+        return Plan(exact, drawn, others, pairs, prepared, last_use)
 
     @property
     def largest(self) -> int:
@@ -107,14 +115,21 @@ class Plan:
     def run(self, tile: Tile) -> dict[Field, Kernel]:
         """The kernels of all fields that no other field reads."""
 
+        together = tile.together() if self.drawn else tile
+
         def before_draws() -> tuple[dict[Field, Kernel], Points]:
-            kernels = self._continued(self.exact, {}, tile)
-            return kernels, dict(tile.row_points)
+            kernels = self._continued(self.exact, {}, together)
+            return kernels, dict(together.row_points)
 
         kernels, points = tile.once.kept(self, before_draws)
-        if tile.own:
+        if tile.leaves_points:
             tile.row_points.update(points)
-        return self._continued(self.drawn, dict(kernels), tile)
+        kernels = self._continued(self.drawn, dict(kernels), together)
+        if together is not tile:
+            for one, kernel in kernels.items():
+                corner = (None if part is None else part[..., : tile.size, tile.size :] for part in kernel)
+                kernels[one] = Kernel(*(None if part is None else part.copy() for part in corner))
+        return self._continued(self.others, kernels, tile)
 
     def _continued(
         self, fields: list[Field], kernels: dict[Field, Kernel], tile: Tile
@@ -126,8 +141,11 @@ class Plan:
                 continue
             given = [self._given(field, number, kernels) for number in range(len(field.inputs))]
             kernels[field] = field.kernel(tile, given, self.pairs[field], self.prepared[field])
-            if tile.own and all(len(axis.same) == axis.size for axis in self.pairs[field]):
-                tile.row_points[field, "second"] = 1 * on_diagonal(kernels[field].S, self.pairs[field])
+            if tile.leaves_points and all(len(axis.same) == axis.size for axis in self.pairs[field]):
+                second = on_diagonal(kernels[field].S, self.pairs[field])
+                tile.row_points[field, "second"] = 1 * (
+                    second if tile.own else np.einsum("...aa->...a", second)
+                )
             for one in field.inputs:
                 if self.last_use[one] is field:
                     kernels.pop(one, None)
@@ -230,7 +248,8 @@ def kernel_of(
     """
     fields = in_order(output)
     data, other = _positions_first(data), None if other is None else _positions_first(other)
-    plan = Plan.backwards(fields, {output: (diagonal if positions == "equal" else full)(output.positions)})
+    wanted = (diagonal if positions == "equal" else full)(output.positions)
+    plan = Plan.backwards(fields, {output: wanted})
     entries = plan.entries * _count(data) * (_count(data) / 2 if other is None else _count(other))
     loops = accelerator(entries) if _is_here(data) else "torch"
     compiled = _is_here(data) and accelerates(entries)
@@ -305,10 +324,16 @@ def _repeated(
         for j in range(i if same else 0, counts[1], width)
     ]
     found = np.zeros((2, len(samplings), *shape))
+    alone = bool(plan.drawn) and same and len(tiles) == 1  # then it is its own source of what points have
+    fields = [*plan.exact, *plan.drawn]
+    if alone:
+        plan = Plan.backwards(fields, _of_points(fields) | {output: wanted})
 
     def fill(part: tuple[tuple[slice, slice], int, Once]) -> None:
         blocks, number, once = part
         tile = rows[number].tile(columns[number], *blocks, samplings[number], once, compiled)
+        if alone:
+            tile = replace(tile, column_points=tile.row_points, alone=True)
         kernel = with_gains(plan.run(tile)[output], output.gains, wanted)
         for target, values in zip(found[:, number], kernel):
             if values is not None:
@@ -318,13 +343,15 @@ def _repeated(
                     target[..., blocks[1], blocks[0]] = _mirrored(values, wanted)
 
     each = sum(field.work(plan.prepared[field]) for field in plan.drawn)
-    inputs = sum(counts[: 1 if same else 2])  # each by itself before all tiles
+    inputs = 0 if alone else sum(counts[: 1 if same else 2])  # each by itself before all tiles
     inputs += sum(_together(tile, same) ** 2 for tile in tiles)
     work = each * inputs * sum(one.draws for one in samplings if one)
     with Progress("infinite-width kernel", total=work or len(tiles)) as bar:
         samplings = [one and replace(one, advance=bar.advance) for one in samplings]
-        fields = [*plan.exact, *plan.drawn]
-        rows = _sides(fields, data, samplings, compiled)
+        if alone:
+            rows = [Sides(data, {}, counts[0])] * len(samplings)
+        else:
+            rows = _sides(fields, data, samplings, compiled)
         columns = rows if other is None else _sides(fields, other, samplings, compiled)
         at_once = max(1, PARTS_AT_ONCE // len(samplings))
         for start in range(0, len(tiles), at_once):
@@ -365,12 +392,17 @@ def _together(tile: tuple[slice, slice], same: bool) -> int:
     return height if same and tile[0] == tile[1] else height + width
 
 
+def _of_points(fields: list[Field]) -> dict[Field, Pairs]:
+    """What is computed to know what single points have."""
+    return {field: diagonal(field.positions) for field in fields if field.reads_points}
+
+
 def _sides(
     fields: list[Field], data: Data, samplings: Sequence[Sampling | None], compiled: bool
 ) -> list[Sides]:
     """What single points of a set of inputs have in each repetition: each input with itself, a block at a time."""
     count, repetitions = _count(data), range(len(samplings))
-    wanted = {field: diagonal(field.positions) for field in fields if field.reads_points}
+    wanted = _of_points(fields)
     if not wanted:
         return [Sides(data, {}, count)] * len(samplings)
     plan = Plan.backwards(fields, wanted)
