@@ -325,7 +325,7 @@ def _repeated(
     ]
     found = np.zeros((2, len(samplings), *shape))
     alone = bool(plan.drawn) and same and len(tiles) == 1  # then it is its own source of what points have
-    fields = [*plan.exact, *plan.drawn]
+    fields = in_order(output)
     if alone:
         plan = Plan.backwards(fields, _of_points(fields) | {output: wanted})
 
