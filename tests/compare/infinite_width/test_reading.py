@@ -89,6 +89,96 @@ def test_an_activation_written_out_is_the_same_function() -> None:
     )
 
 
+class Heads(nn.Module):
+    """Two heads of the same features."""
+
+    def __init__(self, end: Callable[[Tensor, Tensor], Tensor], width: int = 16) -> None:
+        super().__init__()
+        self.end = end
+        self.first, self.one, self.two = nn.Linear(4, width), nn.Linear(width, 3), nn.Linear(width, 2)
+        self.double()
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.relu(self.first(x))
+        return self.end(self.one(h), self.two(h))
+
+
+def test_outputs_may_be_scaled_and_be_of_several_heads() -> None:
+    plain = by_hand("relu")
+    for end, scale in (
+        (lambda a, b: 3 * a, 3.0),
+        (lambda a, b: -a / 8, 1 / 8),
+        (lambda a, b: torch.cat([a, b], 1), 1.0),
+        (lambda a, b: torch.cat([2 * a, 2 * b], 1), 2.0),
+        (lambda a, b: torch.cat([a[:, 1:], a[:, :1]], 1), 1.0),
+        (lambda a, b: a[:, :2] + b, 2**0.5),
+    ):
+        for make in (Heads(end), lambda n, end=end: Heads(end, n)):
+            found = ft.infinite_width(make, rows(), init=GIVEN)
+            np.testing.assert_allclose(found.nngp, scale**2 * plain.nngp, rtol=1e-12)
+            np.testing.assert_allclose(found.ntk, scale**2 * plain.ntk, rtol=1e-12)
+    for end, words in (
+        (lambda a, b: a + 1, "adds fixed numbers to its outputs"),
+        (lambda a, b: a + torch.tensor([1.0, 2.0, 3.0]).double(), "adds fixed numbers to its outputs"),
+        (lambda a, b: torch.cat([a, 2 * b], 1), "layers with different kernels are concatenated"),
+        (lambda a, b: torch.tanh(a), "ends with a nonlinearity"),
+    ):
+        for make in (Heads(end), lambda n, end=end: Heads(end, n)):
+            with pytest.raises(ForetrainError, match=words):
+                ft.infinite_width(make, rows(), init=GIVEN)
+    with pytest.raises(ForetrainError, match="different kernels"):
+        ft.infinite_width(Heads(lambda a, b: torch.cat([a, b], 1)), rows(), init={"*": (2, 0), "two": (1, 0)})
+
+
+NUMBERS: dict[str, Callable[[Any, Tensor], Tensor]] = {
+    "difference": lambda net, u: u - u,
+    "zero times": lambda net, u: 0 * u,
+    "gains of zero": lambda net, u: functional.layer_norm(u, (16,), torch.zeros(16).double()),
+}
+
+
+@pytest.mark.parametrize("shift", [0.0, 0.5])
+@pytest.mark.parametrize("name", NUMBERS)
+def test_signals_that_are_numbers_go_through_everything(name: str, shift: float) -> None:
+    """What follows a number is as large as the number, the same for all inputs."""
+
+    def value(net: Any, x: Tensor) -> Tensor:
+        return NUMBERS[name](net, net.first(x)) + shift
+
+    sigmoid = 1 / (1 + np.exp(-shift))
+    ways: dict[str, tuple[Callable[[Any, Tensor], Any], float]] = {
+        "activation": (lambda net, x: net.last(torch.sigmoid(value(net, x))), sigmoid),
+        "nothing": (lambda net, x: net.last(value(net, x)), shift),
+        "gate": (lambda net, x: net.last(torch.sigmoid(value(net, x)) * value(net, x)), sigmoid * shift),
+        "norm": (lambda net, x: net.last(functional.layer_norm(value(net, x), (16,))), 0.0),
+        "two": (lambda net, x: net.last(torch.tanh(torch.relu(value(net, x)))), np.tanh(shift)),
+    }
+    for way, (forward, size) in ways.items():
+        net = Custom(forward, first=nn.Linear(4, 16), last=nn.Linear(16, 1))
+        found = ft.infinite_width(net, rows(), init=GIVEN, rates={"*": (0.7, 0.3)})
+        np.testing.assert_allclose(found.nngp, np.full((3, 3), 1.7 * size**2 + 0.2), atol=1e-12, err_msg=way)
+        np.testing.assert_allclose(found.ntk, np.full((3, 3), 0.7 * size**2 + 0.3), atol=1e-12, err_msg=way)
+
+
+def test_images_that_are_numbers_go_through_pools_and_norms() -> None:
+    for layer, size in (
+        (nn.MaxPool2d(2), 0.5),
+        (nn.AvgPool2d(2), 0.5),
+        (nn.InstanceNorm2d(8), 0.0),
+    ):
+        net = Custom(
+            lambda net, x: net.last(torch.relu(net.layer(net.norm(net.first(x)))).mean((2, 3))),
+            first=nn.Conv2d(3, 8, 3),
+            norm=nn.BatchNorm2d(8),
+            layer=layer,
+            last=nn.Linear(8, 1),
+        ).eval()
+        nn.init.zeros_(net.norm.weight)  # type: ignore[arg-type,union-attr]
+        nn.init.constant_(net.norm.bias, 0.5)  # type: ignore[arg-type,union-attr]
+        found = ft.infinite_width(net, images(), init={"*": (1.0, 0.0)}).nngp
+        np.testing.assert_allclose(found, np.full((3, 3), size**2), atol=1e-12)
+
+
 def test_branches_side_by_side_are_averaged_like_their_sum() -> None:
     def stacked(net: Any, x: Tensor) -> Any:
         return net.head(torch.stack([torch.relu(net.one(x)), torch.sigmoid(net.two(x))], 1).mean(1))
@@ -131,7 +221,10 @@ def test_products_with_weights_and_biases_written_out() -> None:
             return torch.relu(x @ self.first + self.bias) @ self.second
 
     found = ft.infinite_width(
-        Written(), rows(), init={"": (1.5, 0.0), "bias": (0.25, 0.0)}, rates={"": (1.0, 0.0)}
+        Written(),
+        rows(),
+        init={"first": (1.5, 0.0), "second": (1.5, 0.0), "bias": (0.25, 0.0)},
+        rates={"[fs]*": (1.0, 0.0)},
     )
     signal = data().linear(C_W=1.5, C_b=0.25, lambda_W=1.0, lambda_b=0.25)
     expected = ft.infinite_width(signal.activation("relu").linear(C_W=1.5, lambda_W=1.0), rows().numpy())
@@ -625,6 +718,61 @@ def test_what_has_no_limit_or_no_rule_is_refused_by_name(name: str) -> None:
     with pytest.raises(ForetrainError, match=sentence) as caught:
         ft.infinite_width(make(), x)
     assert "\n" not in str(caught.value)
+
+
+COUPLED: dict[str, Callable[[Tensor], Tensor]] = {
+    "centred": lambda x: x - x.mean(0),
+    "standardised": lambda x: (x - x.mean(0)) / x.std(0),
+    "over the largest": lambda x: x / x.abs().max(),
+    "over the smallest": lambda x: x - x.min(),
+    "one length": lambda x: x / x.norm(),
+    "softmax": lambda x: torch.softmax(x, 0),
+    "neighbours": lambda x: x.roll(1, 0),
+    "second neighbours": lambda x: x + x.roll(-2, 0) if len(x) > 2 else x + x.roll(1, 0),
+    "the last": lambda x: x - x[-1:],
+    "a pair": lambda x: x[[1, 0, *range(2, len(x))]],
+    "statistics of the batch": lambda x: functional.batch_norm(x, None, None, training=True),
+}
+
+
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("name", COUPLED)
+def test_samples_that_are_coupled_before_the_first_layer_are_refused(name: str, count: int) -> None:
+    first, last = nn.Linear(4, 8), nn.Linear(8, 1)
+    net = Custom(lambda net, x: net.last(torch.relu(net.first(COUPLED[name](x)))), first=first, last=last)
+    with pytest.raises(ForetrainError, match=r"samples are mixed.* before the first layer") as caught:
+        ft.infinite_width(net, rows(count))
+    assert "ft.ensemble" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("prepared", "plain"),
+    [
+        (lambda x: x / x.norm(dim=1, keepdim=True), lambda x: x / x.norm(dim=1, keepdim=True)),
+        (lambda x: torch.tensor([3.0, 1.0, 2.0, 5.0]).double()[x.abs().clamp(max=3).long()], None),
+        (lambda x: torch.linalg.cholesky(x[:, :, None] * x[:, None] + torch.eye(4)).flatten(1)[:, :4], None),
+    ],
+    ids=["norms of samples", "looked up", "defined for some inputs only"],
+)
+def test_inputs_prepared_sample_by_sample_are_read(
+    prepared: Callable[[Tensor], Tensor], plain: Callable[[Tensor], Tensor] | None
+) -> None:
+    parts = {"first": nn.Linear(4, 8), "last": nn.Linear(8, 1)}
+    found, expected = (
+        ft.infinite_width(Custom(lambda net, x, f=f: net.last(torch.relu(net.first(f(x)))), **parts), x).ntk
+        for f, x in ((prepared, rows()), (lambda x: x, (plain or prepared)(rows())))
+    )
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+def test_noise_of_numpy_and_inputs_that_become_nan_are_refused() -> None:
+    parts = {"first": nn.Linear(4, 8), "last": nn.Linear(8, 1)}
+    noise = np.random.default_rng(0)
+    noisy = Custom(lambda net, x: net.last(torch.relu(net.first(x + noise.normal()))), **parts)
+    with pytest.raises(ForetrainError, match="two passes with the same samples give different outputs"):
+        ft.infinite_width(noisy, rows())
+    with pytest.raises(ForetrainError, match="not finite from its inputs"):
+        ft.infinite_width(Custom(lambda net, x: net.last(net.first(torch.log(x))), **parts), rows())
 
 
 def test_bad_arguments_are_told() -> None:

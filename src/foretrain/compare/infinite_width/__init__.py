@@ -14,6 +14,7 @@ import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from dataclasses import field as standing
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
@@ -26,7 +27,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from foretrain.compare.infinite_width import operations  # noqa: F401 - its rules register themselves
-from foretrain.compare.infinite_width.graph import capture
+from foretrain.compare.infinite_width.graph import capture, refuse_noise
 from foretrain.compare.infinite_width.laws import Hyperparameters, Patterns, Row
 from foretrain.compare.infinite_width.reader import Reader, Value, WideAxes
 from foretrain.empirical.models.arguments import Batch, as_batch, leaves, mapped
@@ -40,7 +41,9 @@ from foretrain.support.errors import InputError
 from foretrain.support.seeds import Seed, kept_random_states
 from foretrain.support.threads import one_thread_of_torch
 from foretrain.theory.layers import Signal
+from foretrain.theory.layers.expressions import Expression, Leaf, Sum
 from foretrain.theory.layers.fields import Field
+from foretrain.theory.layers.linear_maps import Table as FixedTable
 from foretrain.theory.layers.tiles import ACCURACY, DRAWS, Data, Found, in_order, kernel_of
 
 if TYPE_CHECKING:
@@ -111,6 +114,8 @@ class Network:
     notes: tuple[str, ...] = ()
     outputs: int = 1
     device: torch.device = _HERE  # of the model
+    wide: WideAxes = standing(default_factory=WideAxes)
+    learning: Mapping[str, tuple[float, float]] = standing(default_factory=dict)  # lambda, fan-in
 
 
 def reading_of(rows: Sequence[Row]) -> Table:
@@ -201,29 +206,37 @@ def infinite_width(  # type: ignore[misc]  # the overloads leave the other optio
         network = _of_signal(model, x, x2)
     else:
         with one_thread_of_torch():  # it is read in small steps, after each of which threads would wait
-            network = _of_module(model, x, x2, init, rates, output, widths)
+            network = of_module(model, x, x2, init, rates, output, widths)
     if stored is not None:
         from foretrain.compare.infinite_width.stored import compute_stored
 
         return compute_stored(network, draws, seed, stored)
+    return computed(network, draws, accuracy, seed)
+
+
+def computed(
+    network: Network, draws: int = DRAWS, accuracy: float = ACCURACY, seed: Seed = 0
+) -> InfiniteWidth:
+    """The kernels of a network, where its model is."""
     if network.device != _HERE:
         network = _beside_model(network)
     found = kernel_of(network.field, network.data, network.other, draws=draws, accuracy=accuracy, seed=seed)
     return _result(found, network)
 
 
-def _of_module(
+def of_module(
     model: Any,
     x: Any,
     x2: Any,
     init: str | Patterns,
     rates: str | float | Patterns,
     output: Output,
-    widths: Sequence[int],
+    widths: Sequence[int] = _WIDTHS,
+    known: WideAxes | None = None,
 ) -> Network:
-    """A module as fields."""
+    """A module as fields; ``known``: which axes are wide, if a factory that made it has told."""
     hyperparameters = Hyperparameters(init, rates)
-    module, wide = _module(model, widths)
+    module, wide = _module(model, widths) if known is None else (model, known)
     device = next((one.device for one in module.parameters()), _HERE)
     if device != _HERE:  # it is read here, and only its kernels are computed there
         module = copy.deepcopy(module).cpu()
@@ -232,8 +245,9 @@ def _of_module(
     second = _batch(x2, module, "x2") if x2 is not None else first.pick(slice(first.count == 1))
     together = _together(first, second)
     with kept_random_states():
-        reader = Reader(capture(module, together.arguments, output), together, hyperparameters, wide)
+        reader = Reader(capture(module, together, output), together, hyperparameters, wide)
         value = reader.read()
+        refuse_noise(module, together, output)
     _refuse_other_outputs(value)
     if unused := hyperparameters.unused():
         raise InputError(
@@ -254,6 +268,8 @@ def _of_module(
         notes,
         outputs,
         device,
+        wide,
+        reader.learning,
     )
 
 
@@ -376,11 +392,27 @@ def _refuse_other_outputs(value: Value) -> None:
     """The end of the network must be a layer, and begin with the samples."""
     if [atom.kind for atom in value.dims[0]] != ["batch"]:
         raise InputError("the output of the model does not begin with the samples.")
+    laws = [block.law for block in value.signal.blocks]
+    if len(laws) > 1:
+        raise InputError(
+            "outputs of layers with different kernels are concatenated: say which are meant, for example with "
+            "output=lambda y: y[:, :3]."
+        )
+    if isinstance(laws[0], Sum) and (laws[0].constant or any(_is_fixed(one) for _, one in laws[0].terms)):
+        raise InputError(
+            "the model adds fixed numbers to its outputs, so that their mean is not 0; they change neither "
+            "covariance nor NTK: leave them out, for example with output=lambda y: y - 1."
+        )
     if not value.signal.field.gaussian:
         raise InputError(
             "the model ends with a nonlinearity, a norm or a pooling, after which outputs are not Gaussian: let it "
             "return what its last linear layer gives."
         )
+
+
+def _is_fixed(law: Expression) -> bool:
+    """Whether an expression is a table of numbers that are neither drawn nor trained."""
+    return isinstance(law, Leaf) and isinstance(law.field, FixedTable) and law.field.values is not None
 
 
 def _notes(rates: Any, wide: WideAxes) -> tuple[str, ...]:

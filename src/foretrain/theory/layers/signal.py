@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from math import prod
 from typing import Any
@@ -220,7 +220,7 @@ class Signal:
             return _signal(LinearMap(inputs=(self._read(),), gaussian=True, sources=_fresh(), **options))
 
         def one(law: Expression) -> Expression:
-            field, own = moments(collapsed(law)), _fresh()
+            field, own = self._held(collapsed(law)), _fresh()
             sources: dict[str, Any] = {"own_sources": own, "sources": own | field.sources}
             both = (group, group) if isinstance(group, int) else group
             return Leaf(Grouped(inputs=(field,), group=both, **sources, **options))
@@ -253,8 +253,13 @@ class Signal:
         matrices = [axis.matrix_of_positions for axis in axes if axis is not None]
         counts = np.concatenate([[1], *(np.diff(matrix.indptr) for matrix in matrices)])
         picks = counts.max() == 1 and all((matrix.data == 1).all() for matrix in matrices)
+        totals = [
+            np.asarray(matrix.sum(axis=1)).ravel() for matrix in matrices
+        ]  # what becomes of a one everywhere
 
         def change(law: Expression) -> Expression:
+            if not leaves(law) and all(np.allclose(one, one[0], rtol=1e-12) for one in totals):
+                return combination([(float(prod(one[0] for one in totals)), law)])
             zero = dict.fromkeys(leaves(law), np.zeros(1))
             inside = picks and (counts.min() == 1 or not np.any(evaluated(law, zero)[0]))
             return in_each_field(one)(law) if inside else Leaf(one(self._held(collapsed(law))))
@@ -305,6 +310,8 @@ class Signal:
             return self.over_positions(axes, name=name)
 
         def one(law: Expression) -> Expression:
+            if not leaves(law):
+                return law
             inner, functions = collapsed(law), list[Activation]()
             while isinstance(inner, Apply) and is_increasing(inner.activation):  # may as well follow
                 functions, inner = [inner.activation, *functions], inner.inner
@@ -389,6 +396,8 @@ class Signal:
             return self
 
         def one(law: Expression) -> Expression:
+            if not leaves(law):  # a number, as gains of 0 or u - u leave it
+                return combination([], float(found.value(evaluated(law, {})[0])))
             return _drawable(Apply(found, collapsed(law)), f"{found.label} follows")
 
         return self._each(one)
@@ -433,6 +442,8 @@ class Signal:
         """A norm of groups of so many channels over their positions, where they stay few: InstanceNorm has 1."""
 
         def one(law: Expression) -> Expression:
+            if not leaves(law):
+                return combination([])
             argument = collapsed(law)
             sources = frozenset[Source]().union(*(field.sources for field in leaves(argument)))
             shared: dict[str, Any] = {"positions": self.positions, "name": "norm of few channels"}
@@ -592,6 +603,16 @@ class Signal:
         """What the signal is at the end of a network."""
         return self._read()
 
+    @property
+    def as_outputs(self) -> Signal:
+        """The same signal, as one Gaussian field if it is one in each channel and all have the same kernel."""
+        laws = [collapsed(block.law) for block in self.blocks]
+        found = [law.field for law in laws if isinstance(law, Leaf)]
+        if len(found) == len(laws) and all(_same_kernel(found[0], one) for one in found):
+            return _signal(found[0])
+        blocks = (replace(block, law=law) for block, law in zip(self.blocks, laws, strict=True))
+        return Signal(tuple(blocks), self.positions)
+
     def inputs(self, x: Any) -> dict[Field, NDArray[Any]]:
         """Arrays (N, positions..., channels), or tokens (N, positions...), for the one input of the network."""
         fields = [one for one in in_order(self.field) if isinstance(one, Data | Embedded)]
@@ -719,6 +740,26 @@ def _part(field: Field, start: float, stop: float) -> Field:
         gains=field.gains,
         sources=sources,
     )
+
+
+def _same_kernel(a: Field, b: Field) -> bool:
+    """Whether two Gaussian fields differ in nothing but their random numbers."""
+    if a is b:
+        return True
+    if type(a) is not type(b) or not isinstance(a, LinearMap | Superposed | ChannelPart):
+        return False
+    for name in {one.name for one in fields(a)} - {"name", "sources"}:
+        one, two = (value if isinstance(value := getattr(part, name), tuple) else (value,) for part in (a, b))
+        if len(one) != len(two) or not all(_same(x, y) for x, y in zip(one, two, strict=True)):
+            return False
+    return True
+
+
+def _same(x: Any, y: Any) -> bool:
+    """Whether two settings of a field, or fields that it reads, are the same for its kernel."""
+    if isinstance(x, Field) and isinstance(y, Field):
+        return _same_kernel(x, y)
+    return x is y or (isinstance(x, int | float) and x == y)
 
 
 def _added(first: Expression, second: Expression) -> Expression:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from foretrain.compare.infinite_width.graph import operation_name
@@ -72,7 +73,7 @@ def _product(reader: Reader, node: Node, args: list[Any]) -> Any:
         number = _number(second)
         if number is None and not isinstance(second, Known):
             raise NotSupportedError("a division by a computed tensor")
-        second = Known(1 / second.tensor, 1 / second.rolled) if number is None else 1 / number
+        second = second.then(torch.reciprocal) if number is None else 1 / number
     return multiplied(reader, node, first, second)
 
 
@@ -208,7 +209,9 @@ def _gain(reader: Reader, node: Node, constant: Parameter) -> float:
     reader.use(node, constant)
     law = Law(0.0, "constants of the module")
     trained = (reader.trains(constant), False)
-    return reader.hyperparameters.read(constant.name, "gains", 1, law, None, trained)["lambda_W"]
+    rate = reader.hyperparameters.read(constant.name, "gains", 1, law, None, trained)["lambda_W"]
+    reader.learns(constant, rate)
+    return rate
 
 
 def _times_constant(reader: Reader, node: Node, value: Value, constant: Tensor | Parameter) -> Value:

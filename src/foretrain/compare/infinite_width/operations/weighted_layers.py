@@ -17,12 +17,12 @@ from foretrain.compare.infinite_width.operations.shared import (
     as_images,
     each,
     narrow,
+    row_name,
     with_positions,
 )
 from foretrain.compare.infinite_width.reader import (
     Atom,
     Dims,
-    Known,
     Node,
     Parameter,
     Reader,
@@ -55,10 +55,11 @@ def _law(
     """
     reader.use(node, weight)
     reader.use(node, bias)
+    name = row_name(node, weight)
     own, shift = reader.hyperparameters.laws(
-        module_of(node),
+        name,
         lambda: weight_law(
-            module_of(node) or weight.name,
+            name,
             weight.tensor,
             reader.wide.drawn(weight, (fan_in, fan_out), axes),
             matrix,
@@ -69,7 +70,7 @@ def _law(
     if reader.streams > 1:
         taken_for += f", of {reader.streams} inputs"
     law = reader.hyperparameters.read(
-        module_of(node),
+        name,
         taken_for,
         fan_in,
         own,
@@ -77,6 +78,8 @@ def _law(
         (reader.trains(weight), reader.trains(bias)),
         note if not wide and "uniform" in own.how else "",
     )
+    reader.learns(weight, law["lambda_W"], fan_in)
+    reader.learns(bias, law["lambda_b"])
     return law, 0.0 if shift is None else shift.mean
 
 
@@ -235,8 +238,8 @@ def _convolution(reader: Reader, node: Node, args: list[Any]) -> Any:
     # 4. Groups of channels with different laws go on apart.
     parts = [value.signal]
     if groups > 1 and first:
-        halves = zip(given.tensor.chunk(groups, 1), given.rolled.chunk(groups, 1))
-        parts = [as_images(reader, node, Known(*half), axes).signal for half in halves]
+        halves = (given.then(lambda one, k=k: one.chunk(groups, 1)[k]) for k in range(groups))
+        parts = [as_images(reader, node, half, axes).signal for half in halves]
     elif groups > 1 and len(value.signal.blocks) > 1 and not few:
         parts = [value.signal.channels(k / groups, (k + 1) / groups) for k in range(groups)]
     signal = made(parts[0]) if len(parts) == 1 else concatenated([made(one) for one in parts])
@@ -252,10 +255,10 @@ def _embedding(reader: Reader, node: Node, args: list[Any]) -> Any:
     reader.use(node, weight)
     rows = weight.tensor if padding < 0 else weight.tensor[torch.arange(len(weight.tensor)) != padding]
     trained = (reader.trains(weight), False)
-    own, _ = reader.hyperparameters.laws(
-        module_of(node), lambda: table_law(module_of(node) or weight.name, rows)
-    )
-    law = reader.hyperparameters.read(module_of(node), "embedding", 1, own, None, trained)
+    name = row_name(node, weight)
+    own, _ = reader.hyperparameters.laws(name, lambda: table_law(name, rows))
+    law = reader.hyperparameters.read(name, "embedding", 1, own, None, trained)
+    reader.learns(weight, law["lambda_W"])
     if isinstance(indices, Tensor):  # the same rows for all inputs, such as numbered positions
         dims: Dims = tuple((Atom("position", n),) for n in indices.shape)
         numbers = indices.cpu().numpy()[None].repeat(reader.batch, axis=0)
@@ -281,7 +284,7 @@ def _embedding_bag(reader: Reader, node: Node, args: list[Any]) -> Any:
     even = isinstance(offsets, Tensor) and torch.equal(offsets, size * torch.arange(len(offsets)).to(offsets))
     if not even or weights is not None or (padding is not None and padding >= 0 and mode == 1):
         raise NotSupportedError("an EmbeddingBag with weights, or with bags of different sizes")
-    apart = Known(indices.tensor.reshape(bags, size), indices.rolled.reshape(bags, size))
+    apart = indices.then(lambda one: one.reshape(bags, size))
     rows = _embedding(reader, node, [weight, apart, -1 if padding is None else padding])
     return [over_positions(rows, [1], ("sum", "mean", "amax")[mode], keep=False)]
 
