@@ -504,6 +504,61 @@ def test_what_has_no_limit_or_no_rule_is_refused_by_name(name: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+COUPLED: dict[str, Callable[[Tensor], Tensor]] = {
+    "centred": lambda x: x - x.mean(0),
+    "standardised": lambda x: (x - x.mean(0)) / x.std(0),
+    "over the largest": lambda x: x / x.abs().max(),
+    "over the smallest": lambda x: x - x.min(),
+    "one length": lambda x: x / x.norm(),
+    "softmax": lambda x: torch.softmax(x, 0),
+    "neighbours": lambda x: x.roll(1, 0),
+    "second neighbours": lambda x: x + x.roll(-2, 0) if len(x) > 2 else x + x.roll(1, 0),
+    "the last": lambda x: x - x[-1:],
+    "a pair": lambda x: x[[1, 0, *range(2, len(x))]],
+    "statistics of the batch": lambda x: functional.batch_norm(x, None, None, training=True),
+}
+
+
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("name", COUPLED)
+def test_samples_that_are_coupled_before_the_first_layer_are_refused(name: str, count: int) -> None:
+    first, last = nn.Linear(4, 8), nn.Linear(8, 1)
+    net = Custom(lambda net, x: net.last(torch.relu(net.first(COUPLED[name](x)))), first=first, last=last)
+    with pytest.raises(ForetrainError, match=r"samples are mixed.* before the first layer") as caught:
+        ft.infinite_width(net, rows(count))
+    assert "ft.ensemble" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("prepared", "plain"),
+    [
+        (lambda x: x / x.norm(dim=1, keepdim=True), lambda x: x / x.norm(dim=1, keepdim=True)),
+        (lambda x: torch.tensor([3.0, 1.0, 2.0, 5.0]).double()[x.abs().clamp(max=3).long()], None),
+        (lambda x: torch.linalg.cholesky(x[:, :, None] * x[:, None] + torch.eye(4)).flatten(1)[:, :4], None),
+    ],
+    ids=["norms of samples", "looked up", "defined for some inputs only"],
+)
+def test_inputs_prepared_sample_by_sample_are_read(
+    prepared: Callable[[Tensor], Tensor], plain: Callable[[Tensor], Tensor] | None
+) -> None:
+    parts = {"first": nn.Linear(4, 8), "last": nn.Linear(8, 1)}
+    found, expected = (
+        ft.infinite_width(Custom(lambda net, x, f=f: net.last(torch.relu(net.first(f(x)))), **parts), x).ntk
+        for f, x in ((prepared, rows()), (lambda x: x, (plain or prepared)(rows())))
+    )
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+def test_noise_of_numpy_and_inputs_that_become_nan_are_refused() -> None:
+    parts = {"first": nn.Linear(4, 8), "last": nn.Linear(8, 1)}
+    noise = np.random.default_rng(0)
+    noisy = Custom(lambda net, x: net.last(torch.relu(net.first(x + noise.normal()))), **parts)
+    with pytest.raises(ForetrainError, match="two passes with the same samples give different outputs"):
+        ft.infinite_width(noisy, rows())
+    with pytest.raises(ForetrainError, match="not finite from its inputs"):
+        ft.infinite_width(Custom(lambda net, x: net.last(net.first(torch.log(x))), **parts), rows())
+
+
 def test_bad_arguments_are_told() -> None:
     net = mlp(nn.ReLU())
     for options, sentence in (

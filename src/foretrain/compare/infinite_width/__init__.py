@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from foretrain.compare.infinite_width import operations  # noqa: F401 - its rules register themselves
-from foretrain.compare.infinite_width.graph import capture
+from foretrain.compare.infinite_width.graph import capture, refuse_noise
 from foretrain.compare.infinite_width.laws import Hyperparameters, Patterns, Row
 from foretrain.compare.infinite_width.reader import Reader, Value, WideAxes
 from foretrain.empirical.models.arguments import Batch, as_batch, leaves, mapped
@@ -211,8 +211,9 @@ def _of_module(
     together = _together(first, second)
     hyperparameters = Hyperparameters(init, rates)
     with kept_random_states():
-        reader = Reader(capture(module, together.arguments, output), together, hyperparameters, wide)
+        reader = Reader(capture(module, together, output), together, hyperparameters, wide)
         value = reader.read()
+        refuse_noise(module, together, output)
     _refuse_other_outputs(value)
     if unused := hyperparameters.unused():
         raise InputError(

@@ -13,12 +13,23 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from foretrain.empirical.models.arguments import leaves, mapped
-from foretrain.empirical.models.model import Output, call_with, explained, picked, refuse_ill_defined
+from foretrain.empirical.models.arguments import Batch, leaves, mapped
+from foretrain.empirical.models.model import (
+    Output,
+    call_with,
+    explained,
+    picked,
+    refuse_ill_defined,
+    refuse_random,
+)
 from foretrain.support.errors import ForetrainError, InputError, NotSupportedError
 
 Node = torch.fx.Node
-ADVICE = "measure it with ft.ensemble, which takes any module."
+ADVICE = "measure it with ft.ensemble."
+
+
+class NoKernelError(NotSupportedError):
+    """What has no kernel at any width, so that it cannot be measured either."""
 
 
 @dataclass(frozen=True)
@@ -45,10 +56,11 @@ class _Call(nn.Module):
         return picked(call_with(self.model, arguments), self.output)
 
 
-def capture(model: nn.Module, arguments: Any, output: Output = None) -> Captured:
+def capture(model: nn.Module, batch: Batch, output: Output = None) -> Captured:
     """The operations of a call of the model that lead to its output, none of which changes a tensor in place."""
     model = getattr(model, "_orig_mod", model)  # what torch.compile wraps
     _refuse_modules(model)
+    arguments = batch.arguments
     call, given = _Call(model, arguments, output), [x for x in leaves(arguments) if isinstance(x, Tensor)]
     with _explained(call, given), warnings.catch_warnings(), torch.inference_mode(False), torch.enable_grad():
         warnings.simplefilter("ignore")
@@ -102,10 +114,15 @@ def module_of(node: Node) -> str:
     return str(stack[-1][0]).removeprefix("model").removeprefix(".") if stack else ""
 
 
-def refusal(node: Node, why: str) -> NotSupportedError:
-    """An error that names the place, the reason and the way out."""
+def refusal(node: Node, why: str | NotSupportedError) -> NotSupportedError:
+    """An error that names the place, the reason and, unless nothing can be measured, the way out."""
     where = module_of(node)
-    return NotSupportedError(f"{f'{where}: ' if where else ''}{why}: {ADVICE}")
+    text = f"{f'{where}: ' if where else ''}{str(why).removesuffix('.')}"
+    return (
+        NoKernelError(f"{text}.")
+        if isinstance(why, NoKernelError)
+        else NotSupportedError(f"{text}: {ADVICE}")
+    )
 
 
 def _refuse_modules(model: nn.Module) -> None:
@@ -121,6 +138,18 @@ def _refuse_modules(model: nn.Module) -> None:
             raise InputError(
                 f"{name or 'the model'} ({type(module).__name__}) has no sizes yet: call the model once on a batch."
             )
+
+
+def refuse_noise(model: nn.Module, batch: Batch, output: Output) -> None:
+    """Numbers that are drawn outside of torch are constants of the graph, but others in every call."""
+    for some in (batch.pick(slice(2)), batch):  # a model may take batches of one size only
+        try:
+            with torch.no_grad():
+                first, second = (picked(call_with(model, some.arguments), output) for _ in range(2))
+        except Exception:
+            continue
+        refuse_random(first.nan_to_num(), second.nan_to_num())
+        break
 
 
 def _writes_into_views(graph: torch.fx.Graph) -> bool:

@@ -7,8 +7,9 @@ and join atoms; an operation without a rule is refused by name.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
@@ -17,10 +18,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from foretrain.compare.infinite_width.graph import ADVICE, Captured, operation_name, refusal
+from foretrain.compare.infinite_width.graph import ADVICE, Captured, NoKernelError, operation_name, refusal
 from foretrain.compare.infinite_width.laws import Hyperparameters
 from foretrain.compare.infinite_width.parallel import applications
 from foretrain.empirical.models.arguments import Batch, leaves, mapped
+from foretrain.empirical.models.model import close
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.theory.layers import Signal, data, joined
 from foretrain.theory.layers.fields import Field
@@ -78,12 +80,28 @@ class Parameter:
     tensor: Tensor
 
 
+class Others:
+    """Other inputs in the place of those that were given, and what was computed of them."""
+
+    def __init__(self, change: Callable[[Tensor], Tensor]) -> None:
+        self.change = change
+        self.results: dict[Any, Any] = {}
+
+
 @dataclass(frozen=True)
 class Known:
-    """A tensor that depends on the inputs only, and what it is if every sample stands in the place of the next."""
+    """A tensor that depends on the inputs only: an input itself, or a function that computes it of other inputs."""
 
     tensor: Tensor
-    rolled: Tensor
+    function: Callable[[Others], Tensor] | None = None
+
+    def of(self, others: Others) -> Tensor:
+        """What it is of other inputs."""
+        return others.change(self.tensor) if self.function is None else self.function(others)
+
+    def then(self, function: Callable[[Tensor], Tensor]) -> Known:
+        """A function of it."""
+        return Known(function(self.tensor), lambda others: function(self.of(others)))
 
 
 @dataclass(frozen=True)
@@ -130,7 +148,7 @@ class Reader:
         given = zip(leaves(batch.arguments), batch.holders, strict=True)
         inputs = [one for one in given if isinstance(one[0], Tensor)]
         for name, (tensor, of_samples) in zip(captured.inputs, inputs, strict=True):
-            self.values[name] = Known(tensor, tensor.roll(1, 0)) if of_samples else tensor
+            self.values[name] = Known(tensor) if of_samples else tensor
         for name, tensor in captured.tensors.items():
             parameter = captured.parameters.get(name)
             self.values[name] = tensor if parameter is None else Parameter(parameter, tensor.detach())
@@ -167,7 +185,7 @@ class Reader:
             if name in _WITHOUT_RULE and any(isinstance(one, Value | Parameter) for one in given):
                 raise NotSupportedError(_WITHOUT_RULE[name])
             if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()) and name not in RULES:
-                raise NotSupportedError(
+                raise NoKernelError(
                     f"{name} draws random numbers (call model.eval(), if it does so in training only)"
                 )
             if refused and name not in OF_REFUSED:
@@ -180,26 +198,31 @@ class Reader:
                 return RULES[name](self, node, _in_order(node, args, kwargs))
             raise NotSupportedError(f"the operation {name} has no rule")
         except NotSupportedError as error:
-            text = str(error)
-            return Refused(
-                error if text.endswith(ADVICE) else refusal(node, text.removesuffix(THEORYS_ADVICE))
-            )
+            if str(error).endswith(ADVICE):
+                return Refused(error)
+            return Refused(refusal(node, type(error)(str(error).removesuffix(THEORYS_ADVICE))))
 
     def _computed(self, node: Node, args: Any, kwargs: Any) -> Any:
         """What depends on inputs and constants only is computed as it is."""
         target: Any = node.target
-        with torch.no_grad():
-            result, rolled = (
-                target(*mapped(change, args), **mapped(change, kwargs))
-                for change in (
-                    lambda one: getattr(one, "tensor", one),
-                    lambda one: getattr(one, "rolled", one),
-                )
-            )
-        if not any(isinstance(one, Known) for one in leaves((args, kwargs))):
-            return result
-        others = iter(leaves(rolled))
-        return mapped(lambda one: Known(one, next(others)) if isinstance(one, Tensor) else one, result)
+
+        def computed(change: Callable[[Known], Tensor]) -> Any:
+            given = mapped(lambda one: change(one) if isinstance(one, Known) else one, (args, kwargs))
+            with torch.no_grad():
+                return target(*given[0], **given[1])
+
+        def part(number: int, others: Others) -> Any:
+            if node not in others.results:
+                others.results[node] = leaves(computed(lambda one: one.of(others)))
+            return others.results[node][number]
+
+        def known(one: Any, numbers: Iterator[int] = itertools.count()) -> Any:  # noqa: B008 - one for each call
+            number = next(numbers)
+            return Known(one, partial(part, number)) if isinstance(one, Tensor) else one
+
+        result = computed(lambda one: one.tensor)
+        of_inputs = any(isinstance(one, Known) for one in leaves((args, kwargs)))
+        return mapped(known, result) if of_inputs else result
 
     def of_parameters(self, node: Node, args: Any, kwargs: Any) -> Any:
         """Views of one parameter are that parameter; other functions of parameters have no law."""
@@ -252,9 +275,11 @@ class Reader:
             raise NotSupportedError(
                 f"inputs of shape {tuple(tensor.shape)} do not begin with the batch of {self.batch}"
             )
-        before, after = (one.reshape(self.batch, -1).double() for one in (tensor, given.rolled))
-        if not torch.allclose(before.roll(1, 0), after, rtol=1e-3, equal_nan=True):
-            raise NotSupportedError("samples are mixed, or not along the first axis, before the first layer")
+        self._refuse_coupled(given)
+        if not bool(torch.isfinite(tensor).all()):
+            raise InputError(
+                "the model computes numbers that are not finite from its inputs, before its first layer."
+            )
         first = [size for size in (self.streams, each // self.streams) if size > 1]
         sizes = [*first, *(size for k, size in enumerate(tensor.shape) if k not in (0, channel))]
         values = tensor.detach().cpu()
@@ -268,6 +293,36 @@ class Reader:
             dims.append((Atom("channel" if k == channel else "position", tensor.shape[k]),))
         return Value(signal, tuple(dims))
 
+    def _refuse_coupled(self, given: Known) -> None:
+        """What a layer reads of a sample must come from this sample alone, and in the same way for each.
+
+        Samples that change places must do so in what is read, and one that stays must keep its values whatever
+        becomes of all others: together this leaves no way from one sample to another.
+        """
+        if given.function is None:
+            return
+
+        def rows(one: Tensor) -> Tensor:
+            return (one.nan_to_num() if one.is_floating_point() else one.double()).reshape(self.batch, -1)
+
+        before = rows(given.tensor)
+
+        def computed(change: Callable[[Tensor], Tensor]) -> Tensor:
+            return rows(given.of(Others(change)))
+
+        same = close(before.roll(1, 0), computed(lambda one: one.roll(1, 0)))
+        for kept in (0, self.batch - 1):
+            try:
+                after = computed(partial(_far_apart, kept))
+            except Exception:  # what is computed may not be defined far away: copies of one sample then
+                after = computed(partial(_copies, kept))
+            same = same and close(before[kept], after[kept])
+        if not same:
+            raise NoKernelError(
+                "samples are mixed, or not along the first axis, before the first layer: let forward compute each "
+                "sample by itself"
+            )
+
     def _of_streams(self, some: tuple[Node, ...]) -> Any:
         """What several streams give to the same weights, with one more axis of positions for the streams."""
         values = [self.values[one.name] for one in some]
@@ -278,9 +333,15 @@ class Reader:
             return next(one for one in values if isinstance(one, Refused))
         if len({one.meta["val"].shape for one in some}) == 1:
             if all(isinstance(one, Known) for one in values):
-                parts = [[one.tensor for one in values], [one.rolled for one in values]]
-                each = ([one.reshape(self.batch, -1, *one.shape[1:]) for one in part] for part in parts)
-                return Known(*(torch.stack(part, 1).flatten(0, 2) for part in each))
+
+                def stacked(tensors: list[Tensor]) -> Tensor:
+                    each = [one.reshape(self.batch, -1, *one.shape[1:]) for one in tensors]
+                    return torch.stack(each, 1).flatten(0, 2)
+
+                return Known(
+                    stacked([one.tensor for one in values]),
+                    lambda others: stacked([one.of(others) for one in values]),
+                )
             if all(isinstance(one, Value) and one.dims == like.dims for one in values):
                 axes, (batch, *others) = len(like.signal.positions), like.dims[0]
                 signal = joined([one.signal.arranged(range(axes), (0, *(1,) * axes)) for one in values])
@@ -294,6 +355,25 @@ class Reader:
         if whole.dims[0][:2] != (Atom("batch", self.batch), Atom("position", self.streams)):
             return Refused(refusal(node, "several inputs of the same weights are mixed with the batch"))
         return Value(whole.signal.take(0, number), ((whole.dims[0][0], *whole.dims[0][2:]), *whole.dims[1:]))
+
+
+def _far_apart(kept: int, samples: Tensor) -> Tensor:
+    """All samples but one with other numbers: far above and below all that there are, or other whole ones of them."""
+    if samples.dtype == torch.bool:
+        changed = ~samples
+    elif samples.is_floating_point() or samples.is_complex():
+        signs = 1 - 2 * (torch.arange(samples.numel()) % 2).reshape(samples.shape).to(samples)
+        changed = samples + (2 * samples.abs().max() + 1) * signs
+    else:
+        low, high = samples.min(), samples.max()
+        changed = low + high - samples if low < high else torch.zeros_like(samples)
+    changed[kept] = samples[kept]
+    return changed
+
+
+def _copies(kept: int, samples: Tensor) -> Tensor:
+    """One sample in the place of all."""
+    return samples[kept].expand_as(samples)
 
 
 def _in_order(node: Node, args: Any, kwargs: Any) -> list[Any]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from foretrain.compare.infinite_width.graph import operation_name
@@ -72,7 +73,7 @@ def _product(reader: Reader, node: Node, args: list[Any]) -> Any:
         number = _number(second)
         if number is None and not isinstance(second, Known):
             raise NotSupportedError("a division by a computed tensor")
-        second = Known(1 / second.tensor, 1 / second.rolled) if number is None else 1 / number
+        second = second.then(torch.reciprocal) if number is None else 1 / number
     return multiplied(reader, node, first, second)
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from foretrain.activations import Activation, activation
-from foretrain.compare.infinite_width.graph import module_of, operation_name
+from foretrain.compare.infinite_width.graph import NoKernelError, module_of, operation_name
 from foretrain.compare.infinite_width.laws import Row
 from foretrain.compare.infinite_width.operations.shared import equal_value, taken
 from foretrain.compare.infinite_width.reader import Known, Node, Parameter, Reader, Value, rule
@@ -98,7 +98,7 @@ def _random_slope(reader: Reader, node: Node, args: list[Any]) -> Any:
     """In eval mode the mean slope."""
     value, lower, upper, training = args[:4]
     if training:
-        raise NotSupportedError("an RReLU in train mode draws random slopes (call model.eval())")
+        raise NoKernelError("an RReLU in train mode draws random slopes (call model.eval())")
     return activated(reader, node, value, activation("leaky_relu", slope=(lower + upper) / 2))
 
 

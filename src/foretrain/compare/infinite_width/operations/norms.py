@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from foretrain.compare.infinite_width.graph import module_of, operation_name
+from foretrain.compare.infinite_width.graph import NoKernelError, module_of, operation_name
 from foretrain.compare.infinite_width.laws import Row
 from foretrain.compare.infinite_width.operations.shared import equal_value, narrow
 from foretrain.compare.infinite_width.reader import (
@@ -39,9 +39,7 @@ def _batch_norm(reader: Reader, node: Node, args: list[Any]) -> Any:
     value, weight, bias, mean, variance, *rest = args
     plain = operation_name(node.target) == "batch_norm"
     if plain and (rest.pop(0) or mean is None):
-        raise NotSupportedError(
-            "a BatchNorm in train mode couples the samples of a batch (call model.eval())"
-        )
+        raise NoKernelError("a BatchNorm in train mode couples the samples of a batch (call model.eval())")
     epsilon = rest[1]
     value = reader.as_value(node, value, 1)
     rates = _norm_rates(reader, node, "BatchNorm, eval", weight, bias)

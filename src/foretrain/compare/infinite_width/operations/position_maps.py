@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from foretrain.compare.infinite_width.graph import operation_name
+from foretrain.compare.infinite_width.graph import NoKernelError, operation_name
 from foretrain.compare.infinite_width.operations.arithmetic import larger
 from foretrain.compare.infinite_width.operations.shared import (
     along,
@@ -80,14 +80,17 @@ def _reduced(reader: Reader, node: Node, args: list[Any]) -> Any:
     if name == "max" and len(args) == 2:
         return larger(reader, node, args)
     if axes is None or axes == []:
-        raise NotSupportedError(f"{name} over all axes, the batch included")
+        raise NoKernelError(f"{name} over all axes, the batch included")
     axes = [axis % len(value.dims) for axis in ([axes] if isinstance(axes, int) else axes)]
     if name == "mean" and [value.kinds(k) for k in axes] == [["channel"]]:
         raise NotSupportedError(
             "a mean over channels has no rule but in x / sqrt(mean square + epsilon), as norms are"
         )
-    if any(kind != "position" for k in axes for kind in value.kinds(k)):
-        raise NotSupportedError(f"{name} over channels or over the batch has no rule")
+    kinds = {kind for k in axes for kind in value.kinds(k)}
+    if "batch" in kinds:
+        raise NoKernelError(f"{name} over the batch couples its samples")
+    if kinds - {"position"}:
+        raise NotSupportedError(f"{name} over channels has no rule")
     result = over_positions(value, axes, name, keep)
     return [result, None] if name == "max" else result
 

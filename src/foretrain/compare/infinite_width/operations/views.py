@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from foretrain.compare.infinite_width.graph import operation_name
+from foretrain.compare.infinite_width.graph import NoKernelError, operation_name
 from foretrain.compare.infinite_width.operations.shared import one_axis, random_table, taken
 from foretrain.compare.infinite_width.reader import (
     Atom,
@@ -26,7 +26,7 @@ from foretrain.theory.layers import concatenated, joined
 @rule("dropout", "alpha_dropout", "feature_dropout", "feature_alpha_dropout")
 def _dropout(reader: Reader, node: Node, args: list[Any]) -> Any:
     if args[1] and args[2]:
-        raise NotSupportedError("dropout in train mode is random (call model.eval())")
+        raise NoKernelError("dropout in train mode is random (call model.eval())")
     return args[0]
 
 

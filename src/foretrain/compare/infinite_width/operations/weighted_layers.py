@@ -22,7 +22,6 @@ from foretrain.compare.infinite_width.operations.shared import (
 from foretrain.compare.infinite_width.reader import (
     Atom,
     Dims,
-    Known,
     Node,
     Parameter,
     Reader,
@@ -218,8 +217,8 @@ def _convolution(reader: Reader, node: Node, args: list[Any]) -> Any:
     # 4. Groups of channels with different laws go on apart.
     parts = [value.signal]
     if groups > 1 and first:
-        halves = zip(given.tensor.chunk(groups, 1), given.rolled.chunk(groups, 1))
-        parts = [as_images(reader, node, Known(*half), axes).signal for half in halves]
+        halves = (given.then(lambda one, k=k: one.chunk(groups, 1)[k]) for k in range(groups))
+        parts = [as_images(reader, node, half, axes).signal for half in halves]
     elif groups > 1 and len(value.signal.blocks) > 1 and not few:
         parts = [value.signal.channels(k / groups, (k + 1) / groups) for k in range(groups)]
     signal = made(parts[0]) if len(parts) == 1 else concatenated([made(one) for one in parts])
@@ -261,7 +260,7 @@ def _embedding_bag(reader: Reader, node: Node, args: list[Any]) -> Any:
     even = isinstance(offsets, Tensor) and torch.equal(offsets, size * torch.arange(len(offsets)).to(offsets))
     if not even or weights is not None or (padding is not None and padding >= 0 and mode == 1):
         raise NotSupportedError("an EmbeddingBag with weights, or with bags of different sizes")
-    apart = Known(indices.tensor.reshape(bags, size), indices.rolled.reshape(bags, size))
+    apart = indices.then(lambda one: one.reshape(bags, size))
     rows = _embedding(reader, node, [weight, apart, -1 if padding is None else padding])
     return [over_positions(rows, [1], ("sum", "mean", "amax")[mode], keep=False)]
 
