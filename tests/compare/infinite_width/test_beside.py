@@ -131,6 +131,37 @@ def test_a_small_network_agrees_and_a_wrong_constant_does_not() -> None:
     assert not wrong.agrees
 
 
+class Raw(nn.Module):
+    """Weights of shape (in, out) and (out, in), of an einsum and a transposed convolution, all without modules."""
+
+    first: Tensor
+    middle: Tensor
+    taps: Tensor
+    last: Tensor
+
+    def __init__(self, n: int) -> None:
+        super().__init__()
+        shapes = {"first": (3, n), "middle": (2 * n, n), "taps": (2 * n, n, 2), "last": (n, 2)}
+        fan_ins = (3, n, 2 * n, n)
+        for (name, shape), fan_in in zip(shapes.items(), fan_ins, strict=True):
+            self.register_parameter(name, nn.Parameter(torch.randn(shape).double() * (2 / fan_in) ** 0.5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.relu(nn.functional.linear(torch.relu(x @ self.first), self.middle))
+        h = torch.relu(nn.functional.conv_transpose1d(h[:, :, None], self.taps, stride=2))
+        result: Tensor = torch.einsum("nc,cd->nd", h.mean(2), self.last)
+        return result
+
+
+def test_networks_of_plain_parameters_have_the_rates_of_the_theory() -> None:
+    x = torch.randn(2, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    found = ft.compare(Raw, x, draws=160, widths=[16, 32, 64])
+    assert found.agrees, found
+    assert [row.module for row in found.theory.rows] == ["first", "middle", "taps", "last"]
+    given = ft.infinite_width(Raw(16), x, init={"middle": (3.0, 0.0)}).rows
+    assert [row.C_W for row in given][1] == 3.0
+
+
 def test_a_linear_layer_has_no_scatter_in_its_ntk() -> None:
     found = ft.compare(
         lambda n: nn.Sequential(nn.Linear(3, n), nn.Linear(n, 2)).double(),

@@ -131,7 +131,10 @@ def test_products_with_weights_and_biases_written_out() -> None:
             return torch.relu(x @ self.first + self.bias) @ self.second
 
     found = ft.infinite_width(
-        Written(), rows(), init={"": (1.5, 0.0), "bias": (0.25, 0.0)}, rates={"": (1.0, 0.0)}
+        Written(),
+        rows(),
+        init={"first": (1.5, 0.0), "second": (1.5, 0.0), "bias": (0.25, 0.0)},
+        rates={"[fs]*": (1.0, 0.0)},
     )
     signal = data().linear(C_W=1.5, C_b=0.25, lambda_W=1.0, lambda_b=0.25)
     expected = ft.infinite_width(signal.activation("relu").linear(C_W=1.5, lambda_W=1.0), rows().numpy())

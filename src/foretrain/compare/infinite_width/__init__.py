@@ -14,6 +14,7 @@ import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from dataclasses import field as standing
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
@@ -105,6 +106,8 @@ class Network:
     notes: tuple[str, ...] = ()
     outputs: int = 1
     device: torch.device = _HERE  # of the model
+    wide: WideAxes = standing(default_factory=WideAxes)
+    learning: Mapping[str, tuple[float, float]] = standing(default_factory=dict)  # lambda, fan-in
 
 
 def reading_of(rows: Sequence[Row]) -> Table:
@@ -186,22 +189,33 @@ def infinite_width(  # type: ignore[misc]  # the overloads leave the other optio
     network = (
         _of_signal(model, x, x2)
         if isinstance(model, Signal)
-        else _of_module(model, x, x2, init, rates, output)
+        else of_module(model, x, x2, init, rates, output)
     )
     if stored is not None:
         from foretrain.compare.infinite_width.stored import compute_stored
 
         return compute_stored(network, draws, seed, stored)
+    return computed(network, draws, seed)
+
+
+def computed(network: Network, draws: int = DRAWS, seed: Seed = 0) -> InfiniteWidth:
+    """The kernels of a network, where its model is."""
     if network.device != _HERE:
         network = _beside_model(network)
     return _result(kernel_of(network.field, network.data, network.other, draws=draws, seed=seed), network)
 
 
-def _of_module(
-    model: Any, x: Any, x2: Any, init: str | Patterns, rates: str | float | Patterns, output: Output
+def of_module(
+    model: Any,
+    x: Any,
+    x2: Any,
+    init: str | Patterns,
+    rates: str | float | Patterns,
+    output: Output,
+    known: WideAxes | None = None,
 ) -> Network:
-    """A module as fields."""
-    module, wide = _module(model)
+    """A module as fields; ``known``: which axes are wide, if a factory that made it has told."""
+    module, wide = _module(model) if known is None else (model, known)
     device = next((one.device for one in module.parameters()), _HERE)
     if device != _HERE:  # it is read here, and only its kernels are computed there
         module = copy.deepcopy(module).cpu()
@@ -234,6 +248,8 @@ def _of_module(
         notes,
         outputs,
         device,
+        wide,
+        reader.learning,
     )
 
 

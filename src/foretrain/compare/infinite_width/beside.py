@@ -17,14 +17,14 @@ from numpy.typing import NDArray
 from torch import nn
 
 from foretrain.compare.ensemble_statistics import EnsembleStatistics
-from foretrain.compare.infinite_width import InfiniteWidth, infinite_width
+from foretrain.compare.infinite_width import InfiniteWidth, Network, computed, of_module
 from foretrain.compare.judging.agreement import Judgement, decorrelated, judge
 from foretrain.compare.judging.ladder import BatchValues, Extrapolated
 from foretrain.compare.reinitialised import Quantity, ensemble
 from foretrain.support.answers import Answer, Column, Figure, Result, Table
 from foretrain.support.arguments import whole_number
 from foretrain.support.errors import InputError
-from foretrain.support.seeds import Seed, spawn
+from foretrain.support.seeds import Seed, kept_random_states, spawn
 
 FloatArray = NDArray[np.float64]
 _BATCHES = 32
@@ -166,12 +166,14 @@ def compare_infinite_width(
     sizes = tuple(sorted({whole_number("widths", one, least=1) for one in (widths or (32, 64, 128))}))
     if len(sizes) < 2:
         raise InputError("`widths` must hold two or more different numbers, from narrow to wide.")
-    theory = infinite_width(make, x, init=init, rates=rates, seed=seed)
+    network = of_module(make, x, None, init, rates, None)
+    theory = computed(network, seed=seed)
     if theory.nngp.ndim > 2:
         raise InputError("the output keeps positions: compare a model that picks or averages them.")
     count = theory.nngp.sizes["input_1"]
     entries = tuple((name, a, b) for name in _KERNELS for a in range(count) for b in range(a, count))
     per_batch = max(2, -(-whole_number("draws", draws, least=2) // _BATCHES))
+    own_rates = network_rates(network, make, sizes, x, init, rates)
     found = [
         ensemble(
             make,
@@ -179,7 +181,7 @@ def compare_infinite_width(
             draws=per_batch,
             widths=sizes,
             quantities=_KERNELS,
-            rates=lambda model: network_rates(model, theory),
+            rates=own_rates,
             seed=own,
         )
         for own in spawn(seed, _BATCHES)
@@ -196,26 +198,24 @@ def _values(
     return np.array([[one[name][a, b] for name, a, b in entries] for one in kernels])
 
 
-def network_rates(model: nn.Module, theory: InfiniteWidth) -> dict[str, float]:
-    """The rates lambda_W / fan-in and lambda_b with which a finite network has the kernel of the theory."""
-    rates = {name: 0.0 for name, _ in model.named_parameters()}
-    modules = dict(model.named_modules())
-    for row in theory.rows:
-        for name, parameter in model.named_parameters():
-            if name == row.module:  # a table or gains of its own
-                rates[name] = row.lambda_W
-            elif name.rpartition(".")[0] == row.module:
-                own = name.rpartition(".")[2]
-                rates[name] = (
-                    row.lambda_b if own == "bias" else row.lambda_W / _fan_in(modules[row.module], parameter)
-                )
-    return rates
+def network_rates(
+    network: Network, make: Callable[[int], nn.Module], widths: Sequence[int], x: Any, init: Any, rates: Any
+) -> Callable[[nn.Module], dict[str, float]]:
+    """A function of a finite network: the rates lambda / fan-in with which it has the kernel of the theory.
+
+    Fan-ins at each width are read from a network of this width, as those of the theory are.
+    """
+    found: dict[Any, dict[str, float]] = {}
+    for width in widths:
+        with kept_random_states():
+            model = make(width)
+        fan_ins = of_module(model, x, None, init, rates, None, network.wide).learning
+        found[_shapes(model)] = {
+            name: network.learning[name][0] / fan_ins[name][1] if name in network.learning else 0.0
+            for name, _ in model.named_parameters()
+        }
+    return lambda model: found[_shapes(model)]
 
 
-def _fan_in(module: nn.Module, weight: Any) -> int:
-    """Of a layer at its own width; 1 for norms and embeddings."""
-    if isinstance(module, nn.modules.conv._ConvTransposeNd):
-        return int(weight.shape[0] // module.groups * weight[0, 0].numel())
-    if weight.ndim < 2 or isinstance(module, nn.Embedding | nn.LayerNorm | nn.RMSNorm):
-        return 1
-    return int(weight[0].numel())
+def _shapes(model: nn.Module) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(parameter.shape) for parameter in model.parameters())

@@ -139,6 +139,9 @@ class Reader:
         self.streams = 1  # of the operation that is being read
         self.data: dict[Field, np.ndarray[Any, Any]] = {}
         self.used: dict[str, Node] = {}
+        self.learning: dict[
+            str, tuple[float, float]
+        ] = {}  # lambda and fan-in of each parameter that has a rate
         self.trained = {
             parameter
             for name, parameter in captured.parameters.items()
@@ -254,6 +257,11 @@ class Reader:
             raise NotSupportedError(
                 f"{parameter.name} is used in two different ways (tied weights), which has no rule here"
             )
+
+    def learns(self, parameter: Any, rate: float, fan_in: float = 1.0) -> None:
+        """A parameter, if it is one, moves at this rate divided by the fan-in."""
+        if isinstance(parameter, Parameter):
+            self.learning[parameter.name] = rate, fan_in
 
     def as_value(self, node: Node, given: Any, channel_axis: int | None) -> Value:
         """A signal; inputs that meet their first layer become one, with channels along the axis that the layer reads.

@@ -209,7 +209,9 @@ def _gain(reader: Reader, node: Node, constant: Parameter) -> float:
     reader.use(node, constant)
     law = Law(0.0, "constants of the module")
     trained = (reader.trains(constant), False)
-    return reader.hyperparameters.read(constant.name, "gains", 1, law, None, trained)["lambda_W"]
+    rate = reader.hyperparameters.read(constant.name, "gains", 1, law, None, trained)["lambda_W"]
+    reader.learns(constant, rate)
+    return rate
 
 
 def _times_constant(reader: Reader, node: Node, value: Value, constant: Tensor | Parameter) -> Value:

@@ -8,7 +8,7 @@ import torch
 
 from foretrain.compare.infinite_width.graph import NoKernelError, module_of, operation_name
 from foretrain.compare.infinite_width.laws import Row
-from foretrain.compare.infinite_width.operations.shared import equal_value, narrow
+from foretrain.compare.infinite_width.operations.shared import equal_value, narrow, row_name
 from foretrain.compare.infinite_width.reader import (
     Node,
     Parameter,
@@ -21,13 +21,14 @@ from foretrain.support.errors import NotSupportedError
 
 def _norm_rates(reader: Reader, node: Node, taken_for: str, weight: Any, bias: Any) -> dict[str, float]:
     """Gain and shift of a norm, equal in all channels, and their rates."""
-    module, hyper = module_of(node), reader.hyperparameters
+    module, hyper = row_name(node, weight), reader.hyperparameters
     constants = [
         plain if one is None else equal_value(one, word)
         for one, plain, word in ((weight, 1.0, "gains"), (bias, 0.0, "shifts"))
     ]
     rates = hyper.learning_rates(module, 1.0, 0.0, 0.0, (reader.trains(weight), reader.trains(bias)))
     for one, rate in zip((weight, bias), rates):
+        reader.learns(one, rate)
         if isinstance(one, Parameter) and rate:
             reader.use(node, one)
     hyper.rows.append(Row(module, taken_for, 1, 0.0, 0.0, *rates, "gain and shift: constants of the module"))

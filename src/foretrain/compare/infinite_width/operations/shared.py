@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from foretrain.compare.infinite_width.graph import module_of
 from foretrain.compare.infinite_width.laws import weight_law
 from foretrain.compare.infinite_width.reader import Atom, Node, Parameter, Reader, Value
 from foretrain.support.errors import NotSupportedError
@@ -120,6 +121,14 @@ def equal_value(given: Any, word: str) -> float:
     return first
 
 
+def row_name(node: Node, weight: Any) -> str:
+    """What a layer is called in the reading: the module whose ``weight`` it uses, else the name of its parameter."""
+    if not isinstance(weight, Parameter):
+        return module_of(node)
+    owner, _, own = weight.name.rpartition(".")
+    return owner if own == "weight" else weight.name
+
+
 def random_table(reader: Reader, node: Node, parameter: Parameter, positions: list[int]) -> Signal:
     """Trained numbers at positions: their variance and rate."""
     reader.use(node, parameter)
@@ -127,4 +136,5 @@ def random_table(reader: Reader, node: Node, parameter: Parameter, positions: li
     law = reader.hyperparameters.read(
         parameter.name, "table", 1, weight_law(parameter.tensor, 1, 1), None, trained
     )
+    reader.learns(parameter, law["lambda_W"])
     return table(positions, variance=law["C_W"], rate=law["lambda_W"])

@@ -17,6 +17,7 @@ from foretrain.compare.infinite_width.operations.shared import (
     as_images,
     each,
     narrow,
+    row_name,
     with_positions,
 )
 from foretrain.compare.infinite_width.reader import (
@@ -55,8 +56,8 @@ def _law(
     note = f"; uniform weights are Gaussian at no width here, which changes results by about 1/{fan_in}"
     if reader.streams > 1:
         taken_for += f", of {reader.streams} inputs"
-    return reader.hyperparameters.read(
-        module_of(node),
+    law = reader.hyperparameters.read(
+        row_name(node, weight),
         taken_for,
         fan_in,
         own,
@@ -64,6 +65,9 @@ def _law(
         (reader.trains(weight), reader.trains(bias)),
         note if not wide and "uniform" in own.how else "",
     )
+    reader.learns(weight, law["lambda_W"], fan_in)
+    reader.learns(bias, law["lambda_b"])
+    return law
 
 
 @rule("linear")
@@ -234,7 +238,9 @@ def _embedding(reader: Reader, node: Node, args: list[Any]) -> Any:
     reader.use(node, weight)
     rows = weight.tensor if padding < 0 else weight.tensor[torch.arange(len(weight.tensor)) != padding]
     trained = (reader.trains(weight), False)
-    law = reader.hyperparameters.read(module_of(node), "embedding", 1, weight_law(rows, 1, 1), None, trained)
+    name = row_name(node, weight)
+    law = reader.hyperparameters.read(name, "embedding", 1, weight_law(rows, 1, 1), None, trained)
+    reader.learns(weight, law["lambda_W"])
     if isinstance(indices, Tensor):  # the same rows for all inputs, such as numbered positions
         dims: Dims = tuple((Atom("position", n),) for n in indices.shape)
         numbers = indices.cpu().numpy()[None].repeat(reader.batch, axis=0)
