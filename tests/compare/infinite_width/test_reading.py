@@ -89,6 +89,59 @@ def test_an_activation_written_out_is_the_same_function() -> None:
     )
 
 
+NUMBERS: dict[str, Callable[[Any, Tensor], Tensor]] = {
+    "difference": lambda net, u: u - u,
+    "zero times": lambda net, u: 0 * u,
+    "gains of zero": lambda net, u: functional.layer_norm(u, (16,), torch.zeros(16).double()),
+}
+
+
+@pytest.mark.parametrize("shift", [0.0, 0.5])
+@pytest.mark.parametrize("name", NUMBERS)
+def test_signals_that_are_numbers_go_through_everything(name: str, shift: float) -> None:
+    """What follows a number is as large as the number, the same for all inputs."""
+
+    def value(net: Any, x: Tensor) -> Tensor:
+        return NUMBERS[name](net, net.first(x)) + shift
+
+    sigmoid = 1 / (1 + np.exp(-shift))
+    ways: dict[str, tuple[Callable[[Any, Tensor], Any], float]] = {
+        "activation": (lambda net, x: net.last(torch.sigmoid(value(net, x))), sigmoid),
+        "nothing": (lambda net, x: net.last(value(net, x)), shift),
+        "gate": (lambda net, x: net.last(torch.sigmoid(value(net, x)) * value(net, x)), sigmoid * shift),
+        "norm": (lambda net, x: net.last(functional.layer_norm(value(net, x), (16,))), 0.0),
+        "two": (lambda net, x: net.last(torch.tanh(torch.relu(value(net, x)))), np.tanh(shift)),
+    }
+    for way, (forward, size) in ways.items():
+        net = Custom(forward, first=nn.Linear(4, 16), last=nn.Linear(16, 1))
+        found = ft.infinite_width(net, rows(), init=GIVEN, rates={"*": (0.7, 0.3)})
+        np.testing.assert_allclose(found.nngp, np.full((3, 3), 1.7 * size**2 + 0.2), atol=1e-12, err_msg=way)
+        np.testing.assert_allclose(found.ntk, np.full((3, 3), 0.7 * size**2 + 0.3), atol=1e-12, err_msg=way)
+
+
+def test_images_that_are_numbers_go_through_pools_and_norms() -> None:
+    for layer, size in (
+        (nn.MaxPool2d(2), 0.5),
+        (nn.AvgPool2d(2), 0.5),
+        (nn.InstanceNorm2d(8), 0.0),
+        (nn.Conv2d(8, 8, 1, groups=8), 0.5),
+    ):
+        net = Custom(
+            lambda net, x: net.last(torch.relu(net.layer(net.norm(net.first(x)))).mean((2, 3))),
+            first=nn.Conv2d(3, 8, 3),
+            norm=nn.BatchNorm2d(8),
+            layer=layer,
+            last=nn.Linear(8, 1),
+        ).eval()
+        nn.init.zeros_(net.norm.weight)  # type: ignore[arg-type,union-attr]
+        nn.init.constant_(net.norm.bias, 0.5)  # type: ignore[arg-type,union-attr]
+        found = ft.infinite_width(net, images(), init={"*": (1.0, 0.0)}, draws=2**12).nngp
+        expected = size**2 / (2 if isinstance(layer, nn.Conv2d) else 1)  # half of all weights are negative
+        np.testing.assert_allclose(
+            found, np.full((3, 3), expected), rtol=0.05 if expected == 0.125 else 1e-12
+        )
+
+
 def test_branches_side_by_side_are_averaged_like_their_sum() -> None:
     def stacked(net: Any, x: Tensor) -> Any:
         return net.head(torch.stack([torch.relu(net.one(x)), torch.sigmoid(net.two(x))], 1).mean(1))

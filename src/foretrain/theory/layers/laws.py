@@ -106,7 +106,7 @@ def _dependent(parts: Sequence[Expression], of_sum: bool) -> list[list[int]]:
 def collapsed(law: Expression) -> Expression:
     """A combination of Gaussian fields as one Gaussian field; with gains on several of them it stays what it is."""
     terms = linear_terms(law)
-    if terms is None or isinstance(law, Leaf) or (len(terms) > 1 and any(field.gains for _, field in terms)):
+    if not terms or isinstance(law, Leaf) or (len(terms) > 1 and any(field.gains for _, field in terms)):
         return law
     fields = tuple(field for _, field in terms)
     if any(meet(a, b) for a, b in itertools.combinations(fields, 2)):

@@ -220,7 +220,7 @@ class Signal:
             return _signal(LinearMap(inputs=(self._read(),), gaussian=True, sources=_fresh(), **options))
 
         def one(law: Expression) -> Expression:
-            field, own = moments(collapsed(law)), _fresh()
+            field, own = self._held(collapsed(law)), _fresh()
             sources: dict[str, Any] = {"own_sources": own, "sources": own | field.sources}
             both = (group, group) if isinstance(group, int) else group
             return Leaf(Grouped(inputs=(field,), group=both, **sources, **options))
@@ -253,8 +253,13 @@ class Signal:
         matrices = [axis.matrix_of_positions for axis in axes if axis is not None]
         counts = np.concatenate([[1], *(np.diff(matrix.indptr) for matrix in matrices)])
         picks = counts.max() == 1 and all((matrix.data == 1).all() for matrix in matrices)
+        totals = [
+            np.asarray(matrix.sum(axis=1)).ravel() for matrix in matrices
+        ]  # what becomes of a one everywhere
 
         def change(law: Expression) -> Expression:
+            if not leaves(law) and all(np.allclose(one, one[0], rtol=1e-12) for one in totals):
+                return combination([(float(prod(one[0] for one in totals)), law)])
             zero = dict.fromkeys(leaves(law), np.zeros(1))
             inside = picks and (counts.min() == 1 or not np.any(evaluated(law, zero)[0]))
             return in_each_field(one)(law) if inside else Leaf(one(self._held(collapsed(law))))
@@ -305,6 +310,8 @@ class Signal:
             return self.over_positions(axes, name=name)
 
         def one(law: Expression) -> Expression:
+            if not leaves(law):
+                return law
             inner, functions = collapsed(law), list[Activation]()
             while isinstance(inner, Apply) and is_increasing(inner.activation):  # may as well follow
                 functions, inner = [inner.activation, *functions], inner.inner
@@ -389,6 +396,8 @@ class Signal:
             return self
 
         def one(law: Expression) -> Expression:
+            if not leaves(law):  # a number, as gains of 0 or u - u leave it
+                return combination([], float(found.value(evaluated(law, {})[0])))
             return _drawable(Apply(found, collapsed(law)), f"{found.label} follows")
 
         return self._each(one)
@@ -433,6 +442,8 @@ class Signal:
         """A norm of groups of so many channels over their positions, where they stay few: InstanceNorm has 1."""
 
         def one(law: Expression) -> Expression:
+            if not leaves(law):
+                return combination([])
             argument = collapsed(law)
             sources = frozenset[Source]().union(*(field.sources for field in leaves(argument)))
             shared: dict[str, Any] = {"positions": self.positions, "name": "norm of few channels"}
