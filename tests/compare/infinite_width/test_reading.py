@@ -89,6 +89,47 @@ def test_an_activation_written_out_is_the_same_function() -> None:
     )
 
 
+class Heads(nn.Module):
+    """Two heads of the same features."""
+
+    def __init__(self, end: Callable[[Tensor, Tensor], Tensor], width: int = 16) -> None:
+        super().__init__()
+        self.end = end
+        self.first, self.one, self.two = nn.Linear(4, width), nn.Linear(width, 3), nn.Linear(width, 2)
+        self.double()
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.relu(self.first(x))
+        return self.end(self.one(h), self.two(h))
+
+
+def test_outputs_may_be_scaled_and_be_of_several_heads() -> None:
+    plain = by_hand("relu")
+    for end, scale in (
+        (lambda a, b: 3 * a, 3.0),
+        (lambda a, b: -a / 8, 1 / 8),
+        (lambda a, b: torch.cat([a, b], 1), 1.0),
+        (lambda a, b: torch.cat([2 * a, 2 * b], 1), 2.0),
+        (lambda a, b: torch.cat([a[:, 1:], a[:, :1]], 1), 1.0),
+        (lambda a, b: a[:, :2] + b, 2**0.5),
+    ):
+        for make in (Heads(end), lambda n, end=end: Heads(end, n)):
+            found = ft.infinite_width(make, rows(), init=GIVEN)
+            np.testing.assert_allclose(found.nngp, scale**2 * plain.nngp, rtol=1e-12)
+            np.testing.assert_allclose(found.ntk, scale**2 * plain.ntk, rtol=1e-12)
+    for end, words in (
+        (lambda a, b: a + 1, "adds fixed numbers to its outputs"),
+        (lambda a, b: a + torch.tensor([1.0, 2.0, 3.0]).double(), "adds fixed numbers to its outputs"),
+        (lambda a, b: torch.cat([a, 2 * b], 1), "layers with different kernels are concatenated"),
+        (lambda a, b: torch.tanh(a), "ends with a nonlinearity"),
+    ):
+        for make in (Heads(end), lambda n, end=end: Heads(end, n)):
+            with pytest.raises(ForetrainError, match=words):
+                ft.infinite_width(make, rows(), init=GIVEN)
+    with pytest.raises(ForetrainError, match="different kernels"):
+        ft.infinite_width(Heads(lambda a, b: torch.cat([a, b], 1)), rows(), init={"*": (2, 0), "two": (1, 0)})
+
+
 NUMBERS: dict[str, Callable[[Any, Tensor], Tensor]] = {
     "difference": lambda net, u: u - u,
     "zero times": lambda net, u: 0 * u,

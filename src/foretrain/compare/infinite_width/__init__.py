@@ -39,7 +39,9 @@ from foretrain.support.answers import Answer, Column, Part, Result, Table, datas
 from foretrain.support.errors import InputError
 from foretrain.support.seeds import Seed, kept_random_states
 from foretrain.theory.layers import Signal
+from foretrain.theory.layers.expressions import Expression, Leaf, Sum
 from foretrain.theory.layers.fields import Field
+from foretrain.theory.layers.linear_maps import Table as FixedTable
 from foretrain.theory.layers.tiles import DRAWS, Data, Found, in_order, kernel_of
 
 if TYPE_CHECKING:
@@ -351,11 +353,27 @@ def _refuse_other_outputs(value: Value) -> None:
     """The end of the network must be a layer, and begin with the samples."""
     if [atom.kind for atom in value.dims[0]] != ["batch"]:
         raise InputError("the output of the model does not begin with the samples.")
+    laws = [block.law for block in value.signal.blocks]
+    if len(laws) > 1:
+        raise InputError(
+            "outputs of layers with different kernels are concatenated: say which are meant, for example with "
+            "output=lambda y: y[:, :3]."
+        )
+    if isinstance(laws[0], Sum) and (laws[0].constant or any(_is_fixed(one) for _, one in laws[0].terms)):
+        raise InputError(
+            "the model adds fixed numbers to its outputs, so that their mean is not 0; they change neither "
+            "covariance nor NTK: leave them out, for example with output=lambda y: y - 1."
+        )
     if not value.signal.field.gaussian:
         raise InputError(
             "the model ends with a nonlinearity, a norm or a pooling, after which outputs are not Gaussian: let it "
             "return what its last linear layer gives."
         )
+
+
+def _is_fixed(law: Expression) -> bool:
+    """Whether an expression is a table of numbers that are neither drawn nor trained."""
+    return isinstance(law, Leaf) and isinstance(law.field, FixedTable) and law.field.values is not None
 
 
 def _notes(rates: Any, wide: WideAxes) -> tuple[str, ...]:

@@ -396,7 +396,8 @@ def _in_order(node: Node, args: Any, kwargs: Any) -> list[Any]:
 def _checked_end(value: Value, wide: WideAxes) -> Value:
     """The output, whose channels are few unless a factory says otherwise; no norm or trained gain may be its end."""
     few = wide.grows is None or any(atom.kind == "unit" for atom in value.atoms)
-    last = [value.signal.field]
+    signal = value.signal.as_outputs
+    last = [signal.field]
     if few and last[0].gains:
         raise InputError(
             "the model ends with gains that train, one for each output, which leaves its NTK random: freeze them."
@@ -410,7 +411,7 @@ def _checked_end(value: Value, wide: WideAxes) -> Value:
         last += () if isinstance(one, LinearMap) else one.inputs
     kinds: dict[Kind, Kind] = {"unit": "channel"}
     dims = (tuple(Atom(kinds.get(atom.kind, atom.kind), atom.size) for atom in dim) for dim in value.dims)
-    return Value(value.signal, tuple(dims))
+    return Value(signal, tuple(dims))
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from math import prod
 from typing import Any
@@ -603,6 +603,16 @@ class Signal:
         """What the signal is at the end of a network."""
         return self._read()
 
+    @property
+    def as_outputs(self) -> Signal:
+        """The same signal, as one Gaussian field if it is one in each channel and all have the same kernel."""
+        laws = [collapsed(block.law) for block in self.blocks]
+        found = [law.field for law in laws if isinstance(law, Leaf)]
+        if len(found) == len(laws) and all(_same_kernel(found[0], one) for one in found):
+            return _signal(found[0])
+        blocks = (replace(block, law=law) for block, law in zip(self.blocks, laws, strict=True))
+        return Signal(tuple(blocks), self.positions)
+
     def inputs(self, x: Any) -> dict[Field, NDArray[Any]]:
         """Arrays (N, positions..., channels), or tokens (N, positions...), for the one input of the network."""
         fields = [one for one in in_order(self.field) if isinstance(one, Data | Embedded)]
@@ -730,6 +740,26 @@ def _part(field: Field, start: float, stop: float) -> Field:
         gains=field.gains,
         sources=sources,
     )
+
+
+def _same_kernel(a: Field, b: Field) -> bool:
+    """Whether two Gaussian fields differ in nothing but their random numbers."""
+    if a is b:
+        return True
+    if type(a) is not type(b) or not isinstance(a, LinearMap | Superposed | ChannelPart):
+        return False
+    for name in {one.name for one in fields(a)} - {"name", "sources"}:
+        one, two = (value if isinstance(value := getattr(part, name), tuple) else (value,) for part in (a, b))
+        if len(one) != len(two) or not all(_same(x, y) for x, y in zip(one, two, strict=True)):
+            return False
+    return True
+
+
+def _same(x: Any, y: Any) -> bool:
+    """Whether two settings of a field, or fields that it reads, are the same for its kernel."""
+    if isinstance(x, Field) and isinstance(y, Field):
+        return _same_kernel(x, y)
+    return x is y or (isinstance(x, int | float) and x == y)
 
 
 def _added(first: Expression, second: Expression) -> Expression:

@@ -156,8 +156,9 @@ def _concatenated(reader: Reader, node: Node, args: list[Any]) -> Any:
     kinds, dims = like.kinds(axis), list(like.dims)
     made = [one if isinstance(one, Value) else _constant_part(reader, node, one, like) for one in parts]
     total = sum(one.shape[axis] for one in made)
-    if all(one.kinds(axis) == ["channel"] for one in made):
-        dims[axis] = (Atom("channel", total),)
+    if all(one.kinds(axis) in (["channel"], ["unit"]) for one in made):
+        wide = all(one.kinds(axis) == ["channel"] for one in made)
+        dims[axis] = (Atom("channel" if wide else "unit", total),)
         return Value(
             concatenated([one.signal for one in made], [one.shape[axis] for one in made]), tuple(dims)
         )
@@ -166,9 +167,7 @@ def _concatenated(reader: Reader, node: Node, args: list[Any]) -> Any:
         dims[axis] = (Atom("position", total),)
         return Value(joined([one.signal for one in lined], lined[0].positions_in(axis)[0]), tuple(dims))
     raise NotSupportedError(
-        "outputs of different layers are concatenated, so that they have different kernels: pick one of them"
-        if "unit" in kinds
-        else "tensors are concatenated along the batch, or along channels and positions together",
+        "tensors are concatenated along the batch, or along channels and positions together"
     )
 
 
