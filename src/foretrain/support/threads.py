@@ -128,6 +128,13 @@ def over_cores(function: Callable[[T], R], parts: Sequence[T], *, uses_blas: boo
 
 
 @contextmanager
+def one_thread_of_blas() -> Iterator[None]:
+    """Let matrix products of numpy inside have one thread, where they are so small that others would only wait."""
+    with _libraries().limit(limits=1, user_api="blas"):
+        yield
+
+
+@contextmanager
 def one_thread_of_torch() -> Iterator[None]:
     """Let torch inside have one thread, for work that is handed out to all cores."""
     torch = sys.modules["torch"]
