@@ -17,6 +17,7 @@ import pytest
 from scipy import interpolate, special
 
 from foretrain.activations import activation
+from foretrain.activations._callables import custom
 from foretrain.support.errors import InputError, NotSupportedError
 
 Z = np.concatenate([np.linspace(-6.0, 6.0, 49), [1e-3, -1e-3, 17.0, -17.0]])
@@ -412,3 +413,60 @@ def test_pickles_when_the_callable_does() -> None:
     numerical = activation(partial(scaled_tanh, steepness=2.0))
     copy = pickle.loads(pickle.dumps(numerical))
     np.testing.assert_array_equal(copy.derivative(Z, 2), numerical.derivative(Z, 2))
+
+
+class TestRememberedCallables:
+    """A callable that was measured is known again, unless its values have changed."""
+
+    def test_the_same_callable_is_measured_once(self) -> None:
+        calls = []
+
+        def wavy(t: np.ndarray) -> np.ndarray:
+            calls.append(t.size)
+            return np.tanh(t) + 0.1 * np.sin(3 * t)
+
+        first = activation(wavy)
+        measured = len(calls)
+        assert activation(wavy) is first
+        assert len(calls) == measured + 1
+        assert activation(lambda t: wavy(t)) is not first
+
+    def test_a_callable_that_changed_is_measured_again(self) -> None:
+        scale = [1.0]
+
+        def scaled(t: np.ndarray) -> np.ndarray:
+            return np.maximum(t, 0) if scale[0] == 0 else np.tanh(scale[0] * t)
+
+        first = activation(scaled)
+        scale[0] = 2.0
+        second = activation(scaled)
+        assert second is not first
+        z = np.linspace(-2, 2, 2001)  # so many that derivatives come from a table
+        np.testing.assert_allclose(second.derivative(z, 1), 2 / np.cosh(2 * z) ** 2, atol=1e-6)
+        scale[0] = 0.0
+        assert activation(scaled).kinks
+        scale[0] = np.inf  # 0 inf at the origin: it fails, and is refused again
+        with pytest.raises(InputError):
+            activation(scaled)
+
+    def test_given_derivatives_and_kinks_belong_to_what_is_remembered(self) -> None:
+        slope = [1.0]
+
+        def rise(t: np.ndarray) -> np.ndarray:
+            return slope[0] / np.cosh(t) ** 2
+
+        first = activation(np.tanh, derivatives=[rise], name="mine")
+        assert activation(np.tanh, derivatives=[rise], name="mine") is first
+        assert activation(np.tanh, derivatives=[rise], name="other") is not first
+        assert activation(np.tanh, kinks=(), name="mine") is not first
+        slope[0] = 2.0
+        with pytest.raises(InputError, match="must belong to the values"):
+            activation(np.tanh, derivatives=[rise], name="mine")
+
+    def test_only_the_last_are_remembered(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(custom, "_REMEMBERED", 2)
+        functions = [lambda t, k=k: np.tanh(t) + k for k in range(3)]
+        found = [activation(function) for function in functions]
+        assert len(custom._known) == 2
+        assert activation(functions[2]) is found[2]
+        assert activation(functions[0]) is not found[0]

@@ -225,7 +225,7 @@ def activation(
     if isinstance(spec, np.ufunc) and spec in _KNOWN_UFUNCS and not described:
         return member(_KNOWN_UFUNCS[spec], {})
     # Imported here because names, by far the commonest case, need none of it.
-    from foretrain.activations._callables.custom import from_callable
+    from foretrain.activations._callables.custom import remembered
 
     if derivatives is None and _belongs_to_torch(spec):
         from foretrain.activations._torch import from_torch
@@ -233,7 +233,7 @@ def activation(
         return from_torch(spec, kinks, name)
     inner = spec.func if isinstance(spec, partial) else spec
     label = name or str(getattr(inner, "__name__", type(inner).__name__))
-    return from_callable(spec, derivatives, kinks, label, f"the Python callable {label}")
+    return remembered(spec, derivatives, kinks, label, f"the Python callable {label}")
 
 
 def _belongs_to_torch(spec: Function) -> bool:

@@ -340,6 +340,35 @@ def _has_products(variance: Tile) -> bool:
 
 
 @kept
+def _horner(a: Tile, b: Tile, power: Tile, out: Tile) -> None:
+    """sum_k a_ik b_kj power_ij^k for tiles (m, terms), (terms, n) and (m, n); four terms at a time."""
+    for i in range(len(a)):
+        row, of_powers = out[i], power[i]
+        for j in range(len(row)):
+            row[j] = 0
+        for done in range(0, len(b), 4):
+            k = len(b) - done
+            a3, a2, a1, a0 = a[i, k - 1], a[i, k - 2], a[i, k - 3], a[i, k - 4]
+            b3, b2, b1, b0 = b[k - 1], b[k - 2], b[k - 3], b[k - 4]
+            for j in range(len(row)):
+                p = of_powers[j]
+                total = _fma(row[j], p, a3 * b3[j])
+                total = _fma(total, p, a2 * b2[j])
+                total = _fma(total, p, a1 * b1[j])
+                row[j] = _fma(total, p, a0 * b0[j])
+
+
+def horner(a: Tile, b: Tile, power: Tile) -> Tile:
+    """sum_k a_ki b_kj power_ij^k of coefficients (terms, m) and (terms, n)."""
+    terms = len(a) + -len(a) % 4
+    first, second = np.zeros((a.shape[1], terms), a.dtype), np.zeros((terms, b.shape[1]), b.dtype)
+    first[:, : len(a)], second[: len(b)] = a.T, b
+    out = np.empty_like(power)
+    call(_horner, first, second, np.ascontiguousarray(power), out)
+    return out
+
+
+@kept
 def _is_sound(K: Tile, wide: Tile, allowed: float, first: Any, end: Any) -> bool:
     """Whether K_ij = K_ji up to what is allowed, and |K_ij| <= wide_i wide_j, for these rows i and all j >= i.
 

@@ -25,7 +25,7 @@ from foretrain.gaussian.quadrature import WIDEST, Stack, too_wide
 from foretrain.support.acceleration import accelerates
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.memory import require_memory
-from foretrain.support.threads import over_cores
+from foretrain.support.threads import one_thread_of_blas, over_cores
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.intp]
@@ -322,7 +322,8 @@ class AllPairs:
         if self.deviation.max() ** 2 > WIDEST:
             raise too_wide([f, g])
         rho, far, parallel = self._correlations
-        a, b = self._enough_terms(f, g, known, far)
+        with one_thread_of_blas():
+            a, b = self._enough_terms(f, g, known, far)
         reach = mehler.largest_correlation(a, b, self.tolerance)
         late = np.abs(rho) > reach if far > reach else None
         if late is not None:
@@ -330,23 +331,24 @@ class AllPairs:
             if self.one_set:
                 np.fill_diagonal(late, False)
 
+        compiled = accelerates(self.K.size)
+
         def work(tile: Tile, targets: list[NDArray[Any]]) -> None:
             block = np.ascontiguousarray(rho[tile.rows, tile.columns])
             columns = slice(tile.columns.start + self.first_column, tile.columns.stop + self.first_column)
-            mehler.sum_tile(a, b, tile.rows, columns, block, self.tolerance, targets[0])
+            mehler.sum_tile(a, b, tile.rows, columns, block, self.tolerance, targets[0], compiled=compiled)
 
         tiles = square_tiles(self.K.shape, self._symmetric(f, g))
-        (value,) = self._fill(tiles, work, 1, uses_blas=True)
+        (value,) = self._fill(tiles, work, 1, uses_blas=not compiled)
         reached = 2 * max(self.tolerance, 8 * float(np.finfo(value.dtype).eps))
         if self._symmetric(f, g):
             np.fill_diagonal(value, a.norm**2)
-        # Pairs with one direction only, and the diagonal unless Parseval gave it: a one-dimensional rule.
+        # Pairs with one direction only, and the diagonal unless Parseval gave it.
         i, j = parallel
         if f != g and self.one_set:
             diagonal = np.arange(len(self.K))
             i, j = np.concatenate([diagonal, i]), np.concatenate([diagonal, j])
-        (found,), (doubt,) = self._exactly([(f, g)], i, j)
-        patches = [Patch(i, j, found, doubt, "one-input rules")]
+        patches = self._one_direction(f, g, a, b, i, j)
         rule = "Hermite series"
         if late is not None:
             patches.append(self._late_pairs(f, g, late))
@@ -405,6 +407,29 @@ class AllPairs:
             if terms >= mehler.MOST_TERMS or mehler.terms_needed(a, b, far, self.tolerance) is not None:
                 return a, b
             terms = min(mehler.MOST_TERMS, 2 * terms)
+
+    def _one_direction(
+        self, f: Factor, g: Factor, a: mehler.Series, b: mehler.Series, i: Indices, j: Indices
+    ) -> list[Patch]:
+        """Pairs that are parallel up to rounding: equal inputs by <f^2>, others by the series if it reaches them."""
+        if not len(i):
+            return []
+        partner = j + self.first_column
+        first, second = self.deviation[i], self.deviation[partner]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            rho = np.nan_to_num(np.clip(self.K[i, j].astype(float) / (first * second), -1, 1))
+        size, error = a.norm[i] * b.norm[partner], 2 * max(self.tolerance, 4e-15)
+        equal = (f == g) & (first == second) & (rho > 1 - _PARALLEL)
+        left, patches = np.flatnonzero(~equal), list[Patch]()
+        if len(left) < len(i):
+            patches.append(Patch(i[equal], j[equal], size[equal], error * size[equal], "one-input rules"))
+        if len(left) and mehler.largest_correlation(a, b, self.tolerance) >= 1:
+            value = mehler.sum_list(a, b, i[left], partner[left], rho[left])
+            patches.append(Patch(i[left], j[left], value, error * size[left], "Hermite series"))
+        elif len(left):
+            (exact,), (doubt,) = self._exactly([(f, g)], i[left], j[left])
+            patches.append(Patch(i[left], j[left], exact, doubt, "one-input rules"))
+        return patches
 
     def _late_pairs(self, f: Factor, g: Factor, late: NDArray[np.bool_]) -> Patch:
         """Pairs beyond the reach of the series: kinks split off, else few one by one and many by interpolation."""

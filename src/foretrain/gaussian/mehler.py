@@ -13,6 +13,7 @@ converges also at rho = 1. What is left out is bounded by Cauchy and Schwarz.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -42,6 +43,9 @@ _MOST_PRODUCTS = 24
 # Times per pair in units of one elementwise sweep: a term of Horner's rule; a matrix product and its Clenshaw step.
 _HORNER_TERM, _PRODUCT, _PRODUCT_TERM = 3.2, 5.0, 0.16
 _ORDERS = (2, 4, 6, 8)
+_DEVIATIONS = (24, 48, 96, 192)  # from which those of others are interpolated,
+_SAVING = 4  # if these are so many times more,
+_SMOOTH = 1e-14  # and the last quarter of the Chebyshev coefficients is no larger
 _TERMS = 1024
 _CHUNK = 8192
 
@@ -71,9 +75,13 @@ def series(f: Factor, deviation: Array, terms: int, tolerance: float) -> Series:
         coefficients, square = _per_row(f, deviation, terms, radius)
     else:
         x, w = _common_rule(f, widest, terms, radius, tolerance)
-        values = _values(f, deviation[:, None] * x)
-        coefficients = (hermite_rows(x.tobytes(), terms) * w) @ values.T
-        square = (values**2) @ w
+        rows = hermite_rows(x.tobytes(), terms) * w
+
+        def compute(some: Array) -> tuple[Array, Array]:
+            values = _values(f, some[:, None] * x)
+            return rows @ values.T, values**2 @ w
+
+        coefficients, square = _smooth_in_deviation(compute, deviation) or compute(deviation)
     still = np.flatnonzero(deviation == 0)
     if still.size and f.kinks:
         coefficients[0, still] = f.mean_value(np.zeros(1))[0]
@@ -86,6 +94,41 @@ def series(f: Factor, deviation: Array, terms: int, tolerance: float) -> Series:
     tail = np.concatenate([[1.0], np.sqrt(left.max(axis=1, initial=0.0))])
     step, first = {1: (2, 0), -1: (2, 1), 0: (1, 0)}[f.parity]
     return Series(coefficients, norm, tail, step, first)
+
+
+def _smooth_in_deviation(
+    compute: Callable[[Array], tuple[Array, Array]], deviation: Array
+) -> tuple[Array, Array] | None:
+    """Coefficients and <f^2> of many inputs, interpolated from those of few deviations; None where that saves little.
+
+    Both are analytic in log(deviation). Coefficients are taken relative to sqrt(<f^2>), and that by its logarithm.
+    """
+    positive = deviation > 0
+    if np.count_nonzero(positive) < _SAVING * _DEVIATIONS[0]:
+        return None
+    log = np.log(deviation[positive])
+    centre, half = (log.max() + log.min()) / 2, max((log.max() - log.min()) / 2, 1e-3)
+    for count in _DEVIATIONS:
+        if np.count_nonzero(positive) < _SAVING * count:
+            return None
+        angles = (2 * np.arange(count) + 1) * (math.pi / (2 * count))
+        found, square = compute(np.exp(centre + half * np.cos(angles)))
+        if not (square > 0).all():
+            return None
+        both = np.concatenate([found / np.sqrt(square), np.log(square)[None]])
+        series = both @ np.cos(np.outer(angles, np.arange(count))) * (2 / count)
+        series[:, 0] /= 2
+        if np.abs(series[:, -count // 4 :]).max() <= _SMOOTH:
+            break
+    else:
+        return None
+    at = series @ chebyshev.chebvander((log - centre) / half, count - 1).T
+    coefficients, squares = np.zeros((len(found), len(deviation))), np.zeros(len(deviation))
+    squares[positive] = np.exp(at[-1])
+    coefficients[:, positive] = at[:-1] * np.sqrt(squares[positive])
+    if not positive.all():
+        coefficients[:, ~positive], squares[~positive] = compute(deviation[~positive])
+    return coefficients, squares
 
 
 def _values(f: Factor, z: Array) -> Array:
@@ -164,21 +207,50 @@ def largest_correlation(f: Series, g: Series, tolerance: float) -> float:
 
 
 def sum_tile(
-    f: Series, g: Series, rows: slice, columns: slice, rho: NDArray[Any], tolerance: float, out: NDArray[Any]
+    f: Series,
+    g: Series,
+    rows: slice,
+    columns: slice,
+    rho: NDArray[Any],
+    tolerance: float,
+    out: NDArray[Any],
+    *,
+    compiled: bool = False,
 ) -> None:
-    """The series for a tile of pairs: Horner's rule, or matrix products where correlations are alike."""
+    """The series for a tile of pairs: Horner's rule, or matrix products where correlations are alike.
+
+    ``compiled``: Horner's rule in one pass by numba.
+    """
     low, high = float(rho.min()), float(rho.max())
     terms = terms_needed(f, g, max(abs(low), abs(high)), tolerance) or len(f.coefficients)
     same = (f.step, f.first) == (g.step, g.first)
     stride, first = (f.step, f.first) if same else (1, 0)
     k = np.arange(first, max(terms, first + 1), stride)
     a, b = (c.astype(rho.dtype, copy=False) for c in (f.coefficients[k, rows], g.coefficients[k, columns]))
+    if compiled:
+        from foretrain.gaussian import fused_pairs
+
+        out[...] = fused_pairs.horner(a, b, rho * rho if stride == 2 else rho)
+        if first:
+            out *= rho
+        return
     size = _largest(f, k, rows) * _largest(g, k, columns)
     weights = _interval_weights(k, size, low, high, tolerance)
     if weights is not None and len(weights) * (_PRODUCT + _PRODUCT_TERM * len(k)) < _HORNER_TERM * len(k):
         _by_products(a, b, weights.astype(rho.dtype), low, high, rho, out)
     else:
         _by_horner(a, b, rho, stride, first, out)
+
+
+def sum_list(f: Series, g: Series, i: Indices, j: Indices, rho: Array) -> Array:
+    """The series, all terms at hand, for listed pairs."""
+    total = np.zeros(len(rho))
+    for start in range(0, len(rho), _CHUNK):
+        part = slice(start, start + _CHUNK)
+        for row, column in zip(f.coefficients[::-1], g.coefficients[::-1]):
+            total[part] *= rho[part]
+            total[part] += row[i[part]] * column[j[part]]
+    return total
 
 
 def _largest(f: Series, k: NDArray[np.intp], inputs: slice) -> Array:

@@ -79,6 +79,11 @@ class Cells:
         """The length of each."""
         return self.right - self.left
 
+    @property
+    def samples(self) -> Array:
+        """The points of each cell, (cells, points), that say what the callable is in it."""
+        return chebyshev_points(0.5 * (self.left + self.right), 0.5 * self.width, _NODES)
+
     def features(self, kinks: Iterable[float]) -> Features:
         """The cells that had to be halved because of the callable itself, not because of a kink nearby."""
         places = np.array([np.inf, *kinks])[:, None]

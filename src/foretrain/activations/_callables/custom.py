@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from foretrain.activations._activation import Activation, Array, Kink, Pieces
-from foretrain.activations._callables.cells import SEARCHED, Features, resolve
+from foretrain.activations._callables.cells import SEARCHED, Cells, Features, resolve
 from foretrain.activations._callables.kinks import find_kinks
 from foretrain.activations._callables.numerical import (
     HIGHEST_ORDER,
@@ -29,6 +29,8 @@ from foretrain.support.errors import InputError, NotSupportedError
 
 # Relative to the values: jumps that are left out, and doubts about a jump that show it to be as good as none.
 _NEGLIGIBLE, _FAINT = 1e-7, 1e-5
+
+_REMEMBERED = 32  # callables
 
 Function = Callable[..., Any]
 Kinks = Literal["detect"] | Sequence[float]
@@ -83,13 +85,62 @@ def from_callable(
     origin: str = "given",
 ) -> Activation:
     """The activation that a callable computes, with everything about it measured."""
+    return _measured(function, _checked(derivatives), kinks, name, formula, origin)[0]
+
+
+def remembered(
+    function: Function, derivatives: Sequence[Function] | None, kinks: Kinks, name: str, formula: str
+) -> Activation:
+    """As :func:`from_callable`; what was measured of the last callables is used again where it still holds."""
+    given = _checked(derivatives)
+    places = kinks if isinstance(kinks, str) else _declared(kinks)
+    key = (places, name, ByIdentity(function), *map(ByIdentity, given))
+    known = _known.pop(key, None)
+    if known is None or not known.still_holds():
+        activation, cells = _measured(function, given, places, name, formula, "given")
+        known = _Known(activation, cells, tuple(pointwise(one, name) for one in (function, *given)))
+    _known[key] = known  # the last one: the first is the next to be forgotten
+    while len(_known) > _REMEMBERED:
+        _known.pop(next(iter(_known)), None)
+    return known.activation
+
+
+class _Known:
+    """An activation, and the values by which its callables are known again: they may have changed in the meantime."""
+
+    def __init__(self, activation: Activation, cells: Cells, functions: tuple[Pointwise, ...]) -> None:
+        self.activation, self._functions = activation, functions
+        self._points = cells.samples.ravel()
+        self._values = [one.unchecked(self._points) for one in functions]
+
+    def still_holds(self) -> bool:
+        """Whether the callables have the same values where the first was resolved."""
+        try:
+            return all(
+                np.array_equal(one.unchecked(self._points), values, equal_nan=True)
+                for one, values in zip(self._functions, self._values, strict=True)
+            )
+        except InputError:
+            return False
+
+
+_known: dict[tuple[object, ...], _Known] = {}
+
+
+def _checked(derivatives: Sequence[Function] | None) -> tuple[Function, ...]:
     if derivatives is not None and (
         not isinstance(derivatives, (list, tuple)) or not all(map(callable, derivatives))
     ):
         raise InputError(
             f"derivatives must be a list of callables, the first derivative first, not {derivatives!r}."
         )
-    given = tuple(derivatives or ())
+    return tuple(derivatives or ())
+
+
+def _measured(
+    function: Function, given: tuple[Function, ...], kinks: Kinks, name: str, formula: str, origin: str
+) -> tuple[Activation, Cells]:
+    """The activation that a callable computes, and the cells in which it was resolved."""
     checked = pointwise(function, name)
     cells = resolve(checked)
     if cells.noise.is_coarse:
@@ -105,7 +156,7 @@ def from_callable(
     else:
         rule = numerical_rule(checked, places, features)
         method = "by " + ", then ".join(METHOD_NAMES[used] for used in rule.methods)
-    measured = _measured(polynomials or rule, places)
+    measured = _kinks(polynomials or rule, places)
     pieces: Pieces | None = None
     if polynomials is not None and not any(polynomials.breakpoints):
         pieces = polynomials.polynomials[0], polynomials.polynomials[-1]
@@ -114,7 +165,7 @@ def from_callable(
         notes.append(f"kinks were looked for on [-{SEARCHED:g}, {SEARCHED:g}]")
     if not checked.takes_arrays:
         notes.append("the callable takes single numbers and is called once per entry (slow)")
-    return Activation(
+    activation = Activation(
         name,
         formula,
         rule,
@@ -130,6 +181,7 @@ def from_callable(
         method=method,
         notes=tuple(notes),
     )
+    return activation, cells
 
 
 def _declared(kinks: Iterable[float]) -> tuple[float, ...]:
@@ -172,7 +224,7 @@ def _given(
     return GivenRule(checked, places, tuple(rules)), f"{origin} to order {len(derivatives)}{rest}"
 
 
-def _measured(rule: AnyRule, places: tuple[float, ...]) -> list[tuple[Kink, float]]:
+def _kinks(rule: AnyRule, places: tuple[float, ...]) -> list[tuple[Kink, float]]:
     """The kinks, each with the doubt about the first of its jumps that is not known."""
     if not places:
         return []
