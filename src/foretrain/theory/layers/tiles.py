@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrain.support.arrays import namespace, on_host
+from foretrain.support.errors import InputError
 from foretrain.support.memory import require_memory
 from foretrain.support.progress import Progress
 from foretrain.support.seeds import Seed, spawn
@@ -231,6 +232,8 @@ def kernel_of(
     its means are taken over ``draws`` random numbers, and all is repeated with others: their spread is the error.
     Fewer draws are taken if the errors are then smaller than ``accuracy`` times the entries (root mean squares).
     """
+    if not accuracy >= 0:
+        raise InputError(f"`accuracy` is {accuracy!r}: give a share of the entries such as 1e-3, or 0.")
     fields = in_order(output)
     data, other = _positions_first(data), None if other is None else _positions_first(other)
     wanted = (diagonal if positions == "equal" else full)(output.positions)
