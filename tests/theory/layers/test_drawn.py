@@ -301,7 +301,7 @@ def test_kernels_are_symmetric_and_positive() -> None:
 def test_inputs_may_be_cut_into_tiles(make: Callable[[], Signal], monkeypatch: pytest.MonkeyPatch) -> None:
     x, output = field(4, 6, 2), make()
     whole = kernel(output, x, draws=2**13)
-    for room in ("TILE_ENTRIES", "_ONE_TILE", "_DRAWN_TOGETHER"):
+    for room in ("TILE_ENTRIES", "ONE_TILE", "_DRAWN_TOGETHER"):
         monkeypatch.setattr(tiles, room, 1)
     cut = kernel(output, x, draws=2**13)
     assert whole.errors is not None
@@ -348,7 +348,7 @@ def test_the_progress_bar_moves_inside_a_tile(room: int, monkeypatch: pytest.Mon
             self.steps.append(steps)
 
     monkeypatch.setattr(tiles, "Progress", Bar)
-    monkeypatch.setattr(tiles, "_ONE_TILE", room)
+    monkeypatch.setattr(tiles, "ONE_TILE", room)
     kernel(mobile(), field(3, 6, 2), draws=2**12)
     (bar,) = bars
     assert sum(bar.steps) == pytest.approx(bar.total, rel=0.05)

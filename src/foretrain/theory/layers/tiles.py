@@ -39,7 +39,7 @@ DRAWS = 2**14  # of all repetitions together, at most
 ACCURACY = 1e-3  # of sampled kernels, that people are given unless they ask for another
 _FIRST_DRAWS = 128  # of each repetition, before its error is known
 _FEWEST_TIMES = 4  # as many draws when they were too few
-_ONE_TILE = 2**22  # entries of a matrix of all inputs and positions that are drawn together
+ONE_TILE = 2**22  # entries of a matrix of all inputs and positions that are drawn together
 _DRAWN_TOGETHER = 2**20  # where inputs are many: draws then take longer than roots
 ARRAYS_AT_ONCE = 12  # of the size of the largest kernel in a tile
 
@@ -285,7 +285,10 @@ def _repeated(
         together = height**2 if same and height == counts[0] else (height + width) ** 2
     require_memory(
         8
-        * (2 * len(samplings) * math.prod(shape) + ARRAYS_AT_ONCE * plan.largest * together * thread_count()),
+        * (
+            2 * len(samplings) * math.prod(shape)
+            + ARRAYS_AT_ONCE * plan.largest * together * min(thread_count(), PARTS_AT_ONCE)
+        ),
         f"infinite-width kernels of {counts[0]} and {counts[1]} inputs at {plan.largest:,} pairs of positions",
         "use fewer inputs at a time, smaller images, or a head that flattens instead of pooling",
     )
@@ -339,7 +342,7 @@ def _repeated(
 
 def _drawn_together(counts: list[int], largest: int, same: bool) -> tuple[int, int]:
     """Rows and columns of a tile: one tile for all if that is small, else parts whose roots are quick."""
-    if same and counts[0] ** 2 * largest <= _ONE_TILE:
+    if same and counts[0] ** 2 * largest <= ONE_TILE:
         return counts[0], counts[0]
     most = max(1, math.isqrt(_DRAWN_TOGETHER // largest) // 2)
     height, width = (-(-count // -(-count // most)) for count in counts)
