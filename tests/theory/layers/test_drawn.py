@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from foretrain.support.errors import InputError
+from foretrain.support.progress import Progress
 from foretrain.theory.layers import Signal, concatenated, data, kernels, tiles
 from foretrain.theory.layers.drawn import Drawn, _root, _smooth_functions, drawn
 from foretrain.theory.layers.linear_maps import Data
@@ -299,7 +301,8 @@ def test_kernels_are_symmetric_and_positive() -> None:
 def test_inputs_may_be_cut_into_tiles(make: Callable[[], Signal], monkeypatch: pytest.MonkeyPatch) -> None:
     x, output = field(4, 6, 2), make()
     whole = kernel(output, x, draws=2**13)
-    monkeypatch.setattr(tiles, "TILE_ENTRIES", 1)
+    for room in ("TILE_ENTRIES", "ONE_TILE", "_DRAWN_TOGETHER"):
+        monkeypatch.setattr(tiles, room, 1)
     cut = kernel(output, x, draws=2**13)
     assert whole.errors is not None
     assert cut.errors is not None
@@ -314,6 +317,42 @@ def test_standard_errors_shrink_with_draws() -> None:
     assert many.errors is not None
     for coarse, fine in zip(few.errors, many.errors):
         assert np.median(fine) < np.median(coarse) / 6  # 8 for independent draws, more for even ones
+
+
+def test_fewer_draws_are_taken_where_they_are_accurate_enough() -> None:
+    x, options = field(3, 6, 2), {"draws": 2**12, "seed": 5}
+    one, most = (kernel(network(), x, accuracy=accuracy, **options) for accuracy in (0.05, 1e-9))
+    few, all_draws = (kernel(network(), x, draws=draws, seed=5) for draws in (2**10, 2**12))
+    for found, expected in ((one, few), (most, all_draws)):
+        np.testing.assert_array_equal(found.S, expected.S)
+        np.testing.assert_array_equal(found.Theta, expected.Theta)
+    middle = kernel(network(), x, accuracy=2e-3, draws=2**20)
+    assert middle.errors is not None
+    for error, of in zip(middle.errors, (middle.S, middle.Theta)):
+        assert np.linalg.norm(error) <= 2e-3 * np.linalg.norm(of)
+    with pytest.raises(InputError, match="accuracy"):
+        kernel(network(), x, accuracy=-1.0)
+
+
+@pytest.mark.parametrize("room", [2**22, 1])
+def test_the_progress_bar_moves_inside_a_tile(room: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    bars: list[Bar] = []
+
+    class Bar(Progress):
+        def __init__(self, description: str, total: float) -> None:
+            super().__init__(description, total)
+            self.total, self.steps = total, list[float]()
+            bars.append(self)
+
+        def advance(self, steps: float = 1) -> None:
+            self.steps.append(steps)
+
+    monkeypatch.setattr(tiles, "Progress", Bar)
+    monkeypatch.setattr(tiles, "ONE_TILE", room)
+    kernel(mobile(), field(3, 6, 2), draws=2**12)
+    (bar,) = bars
+    assert sum(bar.steps) == pytest.approx(bar.total, rel=0.05)
+    assert max(bar.steps) < bar.total / 8
 
 
 def test_a_rectangle_of_two_sets_is_a_part_of_the_square_within_errors() -> None:
@@ -403,6 +442,22 @@ def test_roots_are_exact_for_singular_matrices_and_forgive_drawn_ones() -> None:
     noisy[0, :, range(9), range(9)] = np.maximum(noisy[0, :, range(9), range(9)], 0.01)
     forgiven = _root(noisy, basis)
     np.testing.assert_allclose(forgiven @ forgiven.swapaxes(-1, -2), noisy, atol=0.1)
+
+
+def test_roots_of_large_matrices_have_as_many_columns_as_needed() -> None:
+    rng = np.random.default_rng(4)
+    basis = _smooth_functions(np.indices((20, 15)).reshape(2, 300).T[None])
+    np.testing.assert_allclose(basis[0] @ basis[0].T, np.eye(300), atol=1e-12)
+    for rank, columns in ((9, 9), (150, 150), (300, 300)):
+        factor = rng.standard_normal((300, rank))
+        factor[7] = factor[3]
+        factor[11] = 0.0
+        covariance = (factor @ factor.T)[None, None]
+        root = _root(covariance, basis)
+        np.testing.assert_allclose(root @ root.swapaxes(-1, -2), covariance, atol=1e-7 * covariance.max())
+        np.testing.assert_allclose(root[0, 0, 7], root[0, 0, 3], rtol=0, atol=1e-9 * np.abs(root).max())
+        assert (root[0, 0, 11] == 0).all()
+        assert root.shape[-1] <= columns + 64
 
 
 @pytest.mark.slow

@@ -28,14 +28,22 @@ from foretrain.support.seeds import Seed, seed_text, spawn
 from foretrain.support.threads import thread_count
 from foretrain.theory.layers.fields import Field
 from foretrain.theory.layers.positions import full
-from foretrain.theory.layers.tiles import ARRAYS_AT_ONCE, TILE_ENTRIES, Data, Found, Plan, in_order, kernel_of
+from foretrain.theory.layers.tiles import (
+    ARRAYS_AT_ONCE,
+    ONE_TILE,
+    TILE_ENTRIES,
+    Data,
+    Found,
+    Plan,
+    in_order,
+    kernel_of,
+)
 
 _LABELS = ("nngp", "ntk", "nngp_error", "ntk_error")  # the errors only where something is sampled
 _SAMPLES = 6  # of each side, whose kernels show what the network computes
 _FEW_DRAWS = 64  # for those
 _TOLERANCE = 1e-6  # of those: angles between near inputs have the root of the rounding
 _TOLERANCE_OF_DRAWS = 1e-4  # roots of near-singular covariances round more
-_DRAWN_ARRAYS = 4  # times as many as without draws: rows and columns of a tile are drawn together
 _MOST_ENTRIES = (
     2**28
 )  # of the largest kernel inside a tile of the store: minutes of work, which is lost with a worker
@@ -184,12 +192,12 @@ class Limit(Contents):
         """What the arrays inside a tile take, what single points have, and the entries."""
         field, sampled = self.network.field, len(self._labels) > 2
         largest = Plan.backwards(self._fields, {field: full(field.positions)}).largest
-        swept = 8.0 * ARRAYS_AT_ONCE * max(TILE_ENTRIES, largest) * thread_count()
+        entries = max(ONE_TILE, 4 * largest) if sampled else max(TILE_ENTRIES, largest)
         return Needs(
             factors=float(sum(values[0].nbytes for values in self.network.data.values())),
             passes=8.0 * sum(math.prod(one.positions) for one in self._fields),
             entry=8.0 * len(self._labels) * self._width**2,
-            fixed=swept * (_DRAWN_ARRAYS if sampled else 1),
+            fixed=8.0 * ARRAYS_AT_ONCE * entries * thread_count(),
             side=max(8, min(Needs.side, math.isqrt(_MOST_ENTRIES // largest))),
         )
 

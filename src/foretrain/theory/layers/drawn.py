@@ -43,6 +43,7 @@ from foretrain.theory.layers.positions import Array, Indices, Pairs, flat_positi
 from foretrain.theory.layers.tiles import in_order
 
 _SMOOTH_MODES = 2  # of Theta that are summed exactly
+_DRAWS_OF_TANGENTS = 4  # of u in a row that have the same rest of t: it is u that makes the noise
 _EVEN_COORDINATES = 64  # of the random numbers are Sobol points; more are plain random numbers
 _SHIFTS = 64  # of those points, for blocks of positions: so that their errors average out
 _NUMBERS_AT_ONCE = 2**19  # in an array: few enough for the cache
@@ -235,8 +236,9 @@ def _means(
                 signs = others.signs(channels[node])[:, None, None, None, None]
                 changes.append({node: signs * by_inputs(root[None, ..., mode, None])})
             if few < root.shape[-1]:
-                y = others.normals(channels[node], 1, 1, root.shape[-1] - few)
-                rest[node] = by_inputs(root[..., few:] @ y)
+                y = others.normals(channels[node], 1, 1, root.shape[-1] - few)[..., ::_DRAWS_OF_TANGENTS]
+                t = np.repeat(root[..., few:] @ y, _DRAWS_OF_TANGENTS, axis=-1)
+                rest[node] = by_inputs(t[..., : x[node].shape[-1]])
         for change in (*changes, rest):
             if change:
                 Theta += _squares(rows(push(change)))

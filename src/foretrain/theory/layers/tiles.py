@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from foretrain.support.acceleration import accelerates, accelerator
 from foretrain.support.arrays import namespace, on_host
+from foretrain.support.errors import InputError
 from foretrain.support.memory import keep_freed_pages, require_memory
 from foretrain.support.progress import Progress
 from foretrain.support.seeds import Seed, spawn
@@ -40,7 +41,7 @@ DRAWS = 2**14  # of all repetitions together, at most
 ACCURACY = 1e-3  # of sampled kernels, that people are given unless they ask for another
 _FIRST_DRAWS = 128  # of each repetition, before its error is known
 _FEWEST_TIMES = 4  # as many draws when they were too few
-_ONE_TILE = 2**22  # entries of a matrix of all inputs and positions that are drawn together
+ONE_TILE = 2**22  # entries of a matrix of all inputs and positions that are drawn together
 _DRAWN_TOGETHER = 2**20  # where inputs are many: draws then take longer than roots
 ARRAYS_AT_ONCE = 12  # of the size of the largest kernel in a tile
 
@@ -246,6 +247,8 @@ def kernel_of(
     its means are taken over ``draws`` random numbers, and all is repeated with others: their spread is the error.
     Fewer draws are taken if the errors are then smaller than ``accuracy`` times the entries (root mean squares).
     """
+    if not accuracy >= 0:
+        raise InputError(f"`accuracy` is {accuracy!r}: give a share of the entries such as 1e-3, or 0.")
     fields = in_order(output)
     data, other = _positions_first(data), None if other is None else _positions_first(other)
     wanted = (diagonal if positions == "equal" else full)(output.positions)
@@ -314,7 +317,10 @@ def _repeated(
         together = height**2 if same and height == counts[0] else (height + width) ** 2
     require_memory(
         8
-        * (2 * len(samplings) * math.prod(shape) + ARRAYS_AT_ONCE * plan.largest * together * thread_count()),
+        * (
+            2 * len(samplings) * math.prod(shape)
+            + ARRAYS_AT_ONCE * plan.largest * together * min(thread_count(), PARTS_AT_ONCE)
+        ),
         f"infinite-width kernels of {counts[0]} and {counts[1]} inputs at {plan.largest:,} pairs of positions",
         "use fewer inputs at a time, smaller images, or a head that flattens instead of pooling",
     )
@@ -372,7 +378,7 @@ def _repeated(
 
 def _drawn_together(counts: list[int], largest: int, same: bool) -> tuple[int, int]:
     """Rows and columns of a tile: one tile for all if that is small, else parts whose roots are quick."""
-    if same and counts[0] ** 2 * largest <= _ONE_TILE:
+    if same and counts[0] ** 2 * largest <= ONE_TILE:
         return counts[0], counts[0]
     most = max(1, math.isqrt(_DRAWN_TOGETHER // largest) // 2)
     height, width = (-(-count // -(-count // most)) for count in counts)
