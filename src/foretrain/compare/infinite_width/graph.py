@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
@@ -64,7 +65,7 @@ def capture(model: nn.Module, batch: Batch, output: Output = None) -> Captured:
     call, given = _Call(model, arguments, output), [x for x in leaves(arguments) if isinstance(x, Tensor)]
     with _explained(call, given), warnings.catch_warnings(), torch.inference_mode(False), torch.enable_grad():
         warnings.simplefilter("ignore")
-        with redirect_stderr(StringIO()):  # to which torch prints graphs that it cannot follow
+        with redirect_stderr(StringIO()), _plain_derivatives():  # torch prints graphs that it cannot follow
             program = torch.export.export(call, tuple(given), strict=False)
         for node in program.graph.nodes:
             if operation_name(node.target) == "wrap_with_set_grad_enabled":
@@ -138,6 +139,25 @@ def _refuse_modules(model: nn.Module) -> None:
             raise InputError(
                 f"{name or 'the model'} ({type(module).__name__}) has no sizes yet: call the model once on a batch."
             )
+
+
+@contextmanager
+def _plain_derivatives() -> Iterator[None]:
+    """Refuse functions with a backward of their own, of which a graph keeps the forward only."""
+    thread, plain = threading.get_ident(), torch.autograd.Function.__dict__["apply"]
+
+    def apply(cls: type, *args: Any, **kwargs: Any) -> Any:
+        if threading.get_ident() == thread and not cls.__module__.startswith("torch."):
+            raise NotSupportedError(
+                f"{cls.__name__} has a backward of its own, which need not be the derivative of its forward: {ADVICE}"
+            )
+        return plain.__func__(cls, *args, **kwargs)
+
+    torch.autograd.Function.apply = classmethod(apply)  # type: ignore[assignment,method-assign]
+    try:
+        yield
+    finally:
+        torch.autograd.Function.apply = plain  # type: ignore[method-assign]
 
 
 def refuse_noise(model: nn.Module, batch: Batch, output: Output) -> None:
