@@ -745,6 +745,9 @@ def test_noise_of_numpy_and_inputs_that_become_nan_are_refused() -> None:
     noisy = Custom(lambda net, x: net.last(torch.relu(net.first(x + noise.normal()))), **parts)
     with pytest.raises(ForetrainError, match="two passes with the same samples give different outputs"):
         ft.infinite_width(noisy, rows())
+    counting = Custom(lambda net, x: net.last(torch.relu(net.first(x))) * len(x), **parts)
+    with pytest.raises(ForetrainError, match="change with the other samples"):
+        ft.infinite_width(counting, rows())
     with pytest.raises(ForetrainError, match="not finite from its inputs"):
         ft.infinite_width(Custom(lambda net, x: net.last(net.first(torch.log(x))), **parts), rows())
 

@@ -20,6 +20,7 @@ from foretrain.empirical.models.model import (
     call_with,
     explained,
     picked,
+    refuse_coupling,
     refuse_ill_defined,
     refuse_random,
 )
@@ -160,16 +161,25 @@ def _plain_derivatives() -> Iterator[None]:
         torch.autograd.Function.apply = plain  # type: ignore[method-assign]
 
 
-def refuse_noise(model: nn.Module, batch: Batch, output: Output) -> None:
-    """Numbers that are drawn outside of torch are constants of the graph, but others in every call."""
-    for some in (batch.pick(slice(2)), batch):  # a model may take batches of one size only
+def refuse_hidden_numbers(model: nn.Module, batch: Batch, output: Output) -> None:
+    """What is drawn outside of torch, or counts the samples, is a constant of the graph, but not of the model."""
+
+    def outputs(some: Batch) -> Tensor | None:
         try:
             with torch.no_grad():
-                first, second = (picked(call_with(model, some.arguments), output) for _ in range(2))
-        except Exception:
+                return picked(call_with(model, some.arguments), output).nan_to_num()
+        except Exception:  # a model may take batches of one size only
+            return None
+
+    for some, more in ((batch.pick([0, 1]), batch.pick([0, 1, 0, 1])), (batch, None)):
+        first, second = outputs(some), outputs(some)
+        if first is None or second is None:
             continue
-        refuse_random(first.nan_to_num(), second.nan_to_num())
-        break
+        refuse_random(first, second)
+        twice = None if more is None else outputs(more)
+        if twice is not None:
+            refuse_coupling(twice[: len(first)], first)
+        return
 
 
 def _writes_into_views(graph: torch.fx.Graph) -> bool:
