@@ -89,6 +89,89 @@ def test_an_activation_written_out_is_the_same_function() -> None:
     )
 
 
+WRITTEN_OUT: dict[str, tuple[Callable[[Tensor], Tensor], Any]] = {
+    "softsign": (functional.softsign, "softsign"),
+    "softsign written out": (lambda u: u / (1 + u.abs()), "softsign"),
+    "sigmoid": (lambda u: 1 / (1 + torch.exp(-u)), "sigmoid"),
+    "swish": (lambda u: u / (1 + torch.exp(-u)), "swish"),
+    "tanh": (lambda u: (torch.exp(2 * u) - 1) / (torch.exp(2 * u) + 1), "tanh"),
+    "softplus": (lambda u: torch.log1p(torch.exp(u)), "softplus"),
+    "leaky where": (lambda u: torch.where(u > 0, u, 0.2 * u), "leaky_relu(slope=0.2)"),
+    "relu by its sign": (lambda u: u * (u > 0), "relu"),
+    "relu by a float mask": (lambda u: u * (u > 0).to(u.dtype), "relu"),
+    "relu filled": (lambda u: u.masked_fill(u < 0, 0.0), "relu"),
+    "relu of zeros": (lambda u: torch.max(u, torch.zeros_like(u)), "relu"),
+    "softsign in place": (lambda u: (u * 1).abs_().add_(1).reciprocal_().mul_(u), "softsign"),
+    "half way": (lambda u: torch.lerp(u, u.relu(), 0.8), "leaky_relu(slope=0.2)"),
+    "root": (lambda u: torch.sqrt(1 + u * u), lambda z: np.sqrt(1 + z * z)),
+    "over the root": (lambda u: u / torch.sqrt(1 + u**2), lambda z: z / np.sqrt(1 + z * z)),
+    "logarithm": (lambda u: torch.log(1 + u.square()), lambda z: np.log(1 + z * z)),
+    "relu by a whole number": (lambda u: u * (torch.sign(u).clamp(min=0) + 0.5).long(), "relu"),
+    "sign": (torch.sign, np.sign),
+}
+
+
+@pytest.mark.parametrize("name", WRITTEN_OUT)
+def test_functions_written_out_are_one_function(name: str) -> None:
+    function, expected = WRITTEN_OUT[name]
+    net = Custom(lambda net, x: net.b(function(net.a(x))), a=nn.Linear(4, 8), b=nn.Linear(8, 1))
+    found, same = ft.infinite_width(net, rows(), init=GIVEN), by_hand(expected or function)
+    np.testing.assert_allclose(found.nngp, same.nngp, rtol=1e-9)
+    np.testing.assert_allclose(found.ntk, same.ntk, rtol=1e-9)
+
+
+def test_the_sign_has_the_kernel_of_angles_and_no_gradient() -> None:
+    found = ft.infinite_width(
+        Custom(lambda net, x: net.b(torch.sign(net.a(x))), a=nn.Linear(4, 8), b=nn.Linear(8, 1)),
+        rows(),
+        init=GIVEN,
+        rates={"*": (0.7, 0.3)},
+    )
+    inner = 0.2 + 1.7 * (rows() @ rows().T).numpy() / 4
+    scale = np.sqrt(np.diagonal(inner))
+    angles = 2 / np.pi * np.arcsin(np.clip(inner / scale / scale[:, None], -1, 1))
+    np.testing.assert_allclose(found.nngp, 1.7 * angles + 0.2, rtol=1e-7)
+    np.testing.assert_allclose(found.ntk, 0.7 * angles + 0.3, rtol=1e-7)
+
+
+def test_functions_written_out_stand_in_residual_blocks_streams_and_norms() -> None:
+    """The same function written out and by its name, after sums, before norms, in streams and for two fields."""
+
+    def written(u: Tensor) -> Tensor:
+        return u / (1 + u.abs())
+
+    def block(soft: Callable[[Tensor], Tensor]) -> Callable[[Any, Tensor], Tensor]:
+        def forward(net: Any, x: Tensor) -> Tensor:
+            u = net.a(x)
+            h = soft(u) + net.b(soft(u))  # two fields meet
+            g = functional.layer_norm(soft(h), (8,))
+            left, right = (soft(net.c(one)) for one in (g, -g))  # two streams
+            result: Tensor = net.d(torch.stack([left, right], 1).mean(1) * torch.sigmoid(net.e(g)))
+            return result
+
+        return forward
+
+    parts = {name: nn.Linear(4 if name == "a" else 8, 1 if name == "d" else 8) for name in "abcde"}
+    one, two = (
+        ft.infinite_width(Custom(block(soft), **parts), rows(2), init=GIVEN, draws=2**10)
+        for soft in (written, lambda u: functional.softsign(u))
+    )
+    np.testing.assert_allclose(one.ntk, two.ntk, rtol=1e-12)
+    assert one.standard_error is not None
+
+
+class Straight(torch.autograd.Function):
+    """A step whose gradient is said to be 1."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return torch.sign(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        return gradients[0]
+
+
 class Heads(nn.Module):
     """Two heads of the same features."""
 
@@ -655,6 +738,20 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], Tensor, str]] = {
         rows(),
         "a part of the network is detached",
     ),
+    "a backward of its own": (
+        lambda: Custom(
+            lambda net, x: net.out(Straight.apply(net.first(x))), first=nn.Linear(4, 8), out=nn.Linear(8, 1)
+        ),
+        rows(),
+        "Straight has a backward of its own",
+    ),
+    "not finite": (
+        lambda: Custom(
+            lambda net, x: net.out(torch.sqrt(net.first(x))), first=nn.Linear(4, 8), out=nn.Linear(8, 1)
+        ),
+        rows(),
+        r"first|what is written out \(sqrt\)",
+    ),
     "no gradients": (
         lambda: Custom(without_gradients, first=nn.Linear(4, 8), out=nn.Linear(8, 1)),
         rows(),
@@ -771,6 +868,9 @@ def test_noise_of_numpy_and_inputs_that_become_nan_are_refused() -> None:
     noisy = Custom(lambda net, x: net.last(torch.relu(net.first(x + noise.normal()))), **parts)
     with pytest.raises(ForetrainError, match="two passes with the same samples give different outputs"):
         ft.infinite_width(noisy, rows())
+    counting = Custom(lambda net, x: net.last(torch.relu(net.first(x))) * len(x), **parts)
+    with pytest.raises(ForetrainError, match="change with the other samples"):
+        ft.infinite_width(counting, rows())
     with pytest.raises(ForetrainError, match="not finite from its inputs"):
         ft.infinite_width(Custom(lambda net, x: net.last(net.first(torch.log(x))), **parts), rows())
 

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from foretrain.compare.infinite_width import operations  # noqa: F401 - its rules register themselves
-from foretrain.compare.infinite_width.graph import capture, refuse_noise
+from foretrain.compare.infinite_width.graph import capture, refuse_hidden_numbers
 from foretrain.compare.infinite_width.laws import Hyperparameters, Patterns, Row
 from foretrain.compare.infinite_width.reader import Reader, Value, WideAxes
 from foretrain.empirical.models.arguments import Batch, as_batch, leaves, mapped
@@ -247,7 +247,7 @@ def of_module(
     with kept_random_states():
         reader = Reader(capture(module, together, output), together, hyperparameters, wide)
         value = reader.read()
-        refuse_noise(module, together, output)
+        refuse_hidden_numbers(module, together, output)
     _refuse_other_outputs(value)
     if unused := hyperparameters.unused():
         raise InputError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
@@ -19,6 +20,7 @@ from foretrain.empirical.models.model import (
     call_with,
     explained,
     picked,
+    refuse_coupling,
     refuse_ill_defined,
     refuse_random,
 )
@@ -64,7 +66,7 @@ def capture(model: nn.Module, batch: Batch, output: Output = None) -> Captured:
     call, given = _Call(model, arguments, output), [x for x in leaves(arguments) if isinstance(x, Tensor)]
     with _explained(call, given), warnings.catch_warnings(), torch.inference_mode(False), torch.enable_grad():
         warnings.simplefilter("ignore")
-        with redirect_stderr(StringIO()):  # to which torch prints graphs that it cannot follow
+        with redirect_stderr(StringIO()), _plain_derivatives():  # torch prints graphs that it cannot follow
             program = torch.export.export(call, tuple(given), strict=False)
         for node in program.graph.nodes:
             if operation_name(node.target) == "wrap_with_set_grad_enabled":
@@ -140,16 +142,44 @@ def _refuse_modules(model: nn.Module) -> None:
             )
 
 
-def refuse_noise(model: nn.Module, batch: Batch, output: Output) -> None:
-    """Numbers that are drawn outside of torch are constants of the graph, but others in every call."""
-    for some in (batch.pick(slice(2)), batch):  # a model may take batches of one size only
+@contextmanager
+def _plain_derivatives() -> Iterator[None]:
+    """Refuse functions with a backward of their own, of which a graph keeps the forward only."""
+    thread, plain = threading.get_ident(), torch.autograd.Function.__dict__["apply"]
+
+    def apply(cls: type, *args: Any, **kwargs: Any) -> Any:
+        if threading.get_ident() == thread and not cls.__module__.startswith("torch."):
+            raise NotSupportedError(
+                f"{cls.__name__} has a backward of its own, which need not be the derivative of its forward: {ADVICE}"
+            )
+        return plain.__func__(cls, *args, **kwargs)
+
+    torch.autograd.Function.apply = classmethod(apply)  # type: ignore[assignment,method-assign]
+    try:
+        yield
+    finally:
+        torch.autograd.Function.apply = plain  # type: ignore[method-assign]
+
+
+def refuse_hidden_numbers(model: nn.Module, batch: Batch, output: Output) -> None:
+    """What is drawn outside of torch, or counts the samples, is a constant of the graph, but not of the model."""
+
+    def outputs(some: Batch) -> Tensor | None:
         try:
             with torch.no_grad():
-                first, second = (picked(call_with(model, some.arguments), output) for _ in range(2))
-        except Exception:
+                return picked(call_with(model, some.arguments), output).nan_to_num()
+        except Exception:  # a model may take batches of one size only
+            return None
+
+    for some, more in ((batch.pick([0, 1]), batch.pick([0, 1, 0, 1])), (batch, None)):
+        first, second = outputs(some), outputs(some)
+        if first is None or second is None:
             continue
-        refuse_random(first.nan_to_num(), second.nan_to_num())
-        break
+        refuse_random(first, second)
+        twice = None if more is None else outputs(more)
+        if twice is not None:
+            refuse_coupling(twice[: len(first)], first)
+        return
 
 
 def _writes_into_views(graph: torch.fx.Graph) -> bool:

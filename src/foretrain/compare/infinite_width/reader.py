@@ -21,9 +21,10 @@ from torch import Tensor
 from foretrain.compare.infinite_width.graph import ADVICE, Captured, NoKernelError, operation_name, refusal
 from foretrain.compare.infinite_width.laws import Drawn, Fans, Hyperparameters
 from foretrain.compare.infinite_width.parallel import applications
+from foretrain.compare.infinite_width.written import Written, is_elementwise, operation
 from foretrain.empirical.models.arguments import Batch, leaves, mapped
 from foretrain.empirical.models.model import close
-from foretrain.support.errors import InputError, NotSupportedError
+from foretrain.support.errors import ForetrainError, InputError, NotSupportedError
 from foretrain.theory.layers import Signal, data, joined
 from foretrain.theory.layers.fields import Field
 from foretrain.theory.layers.linear_maps import LinearMap
@@ -52,6 +53,9 @@ class Value:
 
     signal: Signal
     dims: Dims
+    function: tuple[Value, Written] | None = field(
+        default=None, compare=False
+    )  # of which other value it is which
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -103,6 +107,14 @@ class Known:
     def then(self, function: Callable[[Tensor], Tensor]) -> Known:
         """A function of it."""
         return Known(function(self.tensor), lambda others: function(self.of(others)))
+
+
+@dataclass(frozen=True)
+class Composed:
+    """What is a function of a value that is written out, and no rule reads so far."""
+
+    function: tuple[Value, Written]
+    node: Node
 
 
 @dataclass(frozen=True)
@@ -164,7 +176,7 @@ class Reader:
             self.together[nodes] = whole = self._called(nodes)
             for number, node in enumerate(nodes):
                 self.values[node.name] = mapped(partial(self._stream, node, number), whole)
-        found = self.values[self.captured.output.name]
+        found = self.resolved(self.values[self.captured.output.name])
         if isinstance(found, Refused):
             refused = (one for one in self.captured.nodes if isinstance(self.values[one.name], Refused))
             known = (
@@ -182,6 +194,9 @@ class Reader:
             inputs = zip(*(one.all_input_nodes for one in nodes), strict=True)
             found = {some[0]: self._of_streams(some) for some in inputs}
             args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda one: found[one])
+            composed = self._composed(node, args, kwargs)
+            if composed is None:
+                args, kwargs = mapped(self.resolved, (args, kwargs))
             given = leaves((args, kwargs))
             refused = [one for one in given if isinstance(one, Refused)]
             if node.op == "get_attr":
@@ -194,8 +209,10 @@ class Reader:
                 )
             if refused and name not in OF_REFUSED:
                 return Refused(refused[0].error)
-            if not any(isinstance(one, Value | Parameter | Refused) for one in given):
+            if not any(isinstance(one, Value | Composed | Parameter | Refused) for one in given):
                 return self._computed(node, args, kwargs)
+            if composed is not None:
+                return self._elementwise(node, args, kwargs, composed)
             if name != "embedding" and not any(isinstance(one, Value | Known | Refused) for one in given):
                 return self.of_parameters(node, args, kwargs)
             if name in RULES:
@@ -205,6 +222,62 @@ class Reader:
             if str(error).endswith(ADVICE):
                 return Refused(error)
             return Refused(refusal(node, type(error)(str(error).removesuffix(THEORYS_ADVICE))))
+
+    def _composed(self, node: Node, args: Any, kwargs: Any) -> tuple[Value, Written] | None:
+        """An operation on functions of one value and numbers, as a function of that value; None for anything else."""
+        given = leaves((args, kwargs))
+        functions = [one.function or (one, Written()) for one in given if isinstance(one, Value | Composed)]
+        if (
+            not functions
+            or not is_elementwise(node)
+            or any(base is not functions[0][0] for base, _ in functions)
+        ):
+            return None
+        if self.shape(node) != functions[0][0].shape or operation_name(node.target) in _WITHOUT_RULE:
+            return None
+        if any(isinstance(one, Known | Refused) for one in given):
+            return None
+
+        def number(one: Any) -> Any:
+            if isinstance(one, Value | Composed):
+                return functions.pop(0)[1]
+            if isinstance(one, Parameter) and one.tensor.numel() == 1:
+                moves = self.trains(one) and self.hyperparameters.rates != "ntk"
+                return None if moves else one.tensor.flatten()[0].double()
+            if not isinstance(one, Tensor):
+                return one
+            first = one.flatten()[:1]
+            if not first.numel() or not bool((one == first).all()):
+                return None
+            return first[0].double() if first.is_floating_point() else first[0]
+
+        base = functions[0][0]
+        found = mapped(number, (tuple(args), dict(kwargs)))
+        before, after = (sum(one is not None for one in leaves(some)) for some in ((args, kwargs), found))
+        return (base, operation(node, *found)) if before == after else None
+
+    def _elementwise(self, node: Node, args: Any, kwargs: Any, function: tuple[Value, Written]) -> Any:
+        """What the rule of an operation makes of it, else what it is as a function of one value."""
+        name = operation_name(node.target)
+        if name in RULES and not any(isinstance(one, Composed) for one in leaves((args, kwargs))):
+            try:
+                found = RULES[name](self, node, _in_order(node, args, kwargs))
+                return replace(found, function=function) if found is not function[0] else found
+            except ForetrainError:
+                pass  # as a part of a function it may be what it cannot be by itself
+        return Composed(function, node)
+
+    def resolved(self, given: Any) -> Any:
+        """What is written out as the value of an activation, once something else reads it."""
+        if not isinstance(given, Composed):
+            return given
+        base, written = given.function
+        try:
+            return replace(
+                Value(base.signal.activation(written.activation()), base.dims), function=given.function
+            )
+        except ForetrainError as error:
+            return Refused(refusal(given.node, str(error).removesuffix(THEORYS_ADVICE)))
 
     def _computed(self, node: Node, args: Any, kwargs: Any) -> Any:
         """What depends on inputs and constants only is computed as it is."""
@@ -338,6 +411,8 @@ class Reader:
         like = values[0]
         if len(set(some)) == 1 or some in self.together:
             return self.together.get(some, like)
+        values = [self.resolved(one) for one in values]
+        like = values[0]
         if any(isinstance(one, Refused) for one in values):
             return next(one for one in values if isinstance(one, Refused))
         if len({one.meta["val"].shape for one in some}) == 1:
@@ -359,6 +434,7 @@ class Reader:
 
     def _stream(self, node: Node, number: int, whole: Any) -> Any:
         """One of several streams."""
+        whole = whole if self.streams == 1 else self.resolved(whole)
         if not isinstance(whole, Value) or self.streams == 1:
             return whole
         if whole.dims[0][:2] != (Atom("batch", self.batch), Atom("position", self.streams)):

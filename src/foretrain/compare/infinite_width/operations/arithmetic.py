@@ -116,6 +116,14 @@ def larger(reader: Reader, node: Node, args: list[Any]) -> Any:
     return added(reader, node, first, Value(apart.signal.activation("relu"), apart.dims), (1.0, sign))
 
 
+@rule("zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full")
+def _numbers(reader: Reader, node: Node, args: list[Any]) -> Any:
+    """A tensor that is one number everywhere, with the shape of another or its kind of numbers."""
+    name = operation_name(node.target)
+    number = args[2 if name == "new_full" else 1] if "full" in name else float("ones" in name)
+    return torch.full((), number, dtype=torch.float64).expand(reader.shape(node))
+
+
 def _number(given: Any) -> float | None:
     """The number that a constant is everywhere."""
     if isinstance(given, Tensor) and bool((given == given.flatten()[0]).all()):

@@ -138,7 +138,7 @@ def written_norm(reader: Reader, node: Node) -> Value | None:
     same = {_source(one) for one in square.all_input_nodes} == {first} and (
         square.args[1:] in ((2,), ()) or operation_name(square.target) == "mul"
     )
-    value = reader.values[x.name]
+    value = reader.resolved(reader.values[x.name])
     if not (square is x if variance else same and operation_name(mean.target) == "mean"):
         return None
     if not isinstance(value, Value) or any([value.kinds(k) for k in one] != [["channel"]] for one in axes):

@@ -32,6 +32,8 @@ def _dropout(reader: Reader, node: Node, args: list[Any]) -> Any:
 
 @rule("contiguous", "clone", "alias", "to", "_to_copy", "type_as", "lift_fresh_copy")
 def _same(reader: Reader, node: Node, args: list[Any]) -> Any:
+    if not node.meta["val"].is_floating_point():
+        raise NotSupportedError("features become whole numbers")
     return args[0]
 
 
