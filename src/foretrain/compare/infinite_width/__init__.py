@@ -36,6 +36,7 @@ from foretrain.empirical.stored_kernel import asked_of_store
 from foretrain.empirical.stored_kernel.identity import short_description
 from foretrain.empirical.tangent_kernel.kernel import chunk_size
 from foretrain.support.answers import Answer, Column, Part, Result, Table, dataset_figure, labelled
+from foretrain.support.arguments import whole_number
 from foretrain.support.errors import InputError
 from foretrain.support.seeds import Seed, kept_random_states
 from foretrain.theory.layers import Signal
@@ -184,6 +185,7 @@ def infinite_width(  # type: ignore[misc]  # the overloads leave the other optio
            [0.212, 1.333, 0.212],
            [0.212, 0.212, 1.333]])
     """
+    draws = whole_number("draws", draws, least=2)
     side = None if batch_size is None else chunk_size(batch_size)
     stored = asked_of_store(
         store, engine=engine, workers=workers, memory=memory, side=side, overwrite=overwrite
@@ -207,6 +209,7 @@ def computed(network: Network, draws: int = DRAWS, seed: Seed = 0) -> InfiniteWi
     return _result(kernel_of(network.field, network.data, network.other, draws=draws, seed=seed), network)
 
 
+@torch.inference_mode(False)
 def of_module(
     model: Any,
     x: Any,
@@ -219,7 +222,8 @@ def of_module(
     """A module as fields; ``known``: which axes are wide, if a factory that made it has told."""
     module, wide = _module(model) if known is None else (model, known)
     device = next((one.device for one in module.parameters()), _HERE)
-    if device != _HERE:  # it is read here, and only its kernels are computed there
+    made_for_inference = any(one.is_inference() for one in (*module.parameters(), *module.buffers()))
+    if device != _HERE or made_for_inference:  # it is read here, and only its kernels are computed there
         module = copy.deepcopy(module).cpu()
     first = _batch(x, module, "x")
     # A single sample stands twice: with one alone, the axis of samples cannot be told from others of size 1.
