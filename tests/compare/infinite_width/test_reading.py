@@ -896,8 +896,30 @@ def test_bad_arguments_are_told() -> None:
         ft.infinite_width(net, rows(), rows()[:, :2])
     with pytest.raises(ForetrainError, match="must be a torch module or a function"):
         ft.infinite_width(3, rows())  # type: ignore[arg-type]
+    for draws in (0, -1, 1, 1.5):
+        with pytest.raises(ForetrainError, match="draws"):
+            ft.infinite_width(net, rows(), draws=draws)
+    two = Custom(lambda net, x, y: net.a(x) + net.b(y), a=nn.Linear(4, 8), b=nn.Linear(4, 8))
+    two.forward = lambda x, y: two.compute(two, x, y)  # type: ignore[method-assign,assignment]
+    with pytest.raises(
+        ForetrainError, match="b: a layer with weights reads what is the same for all samples"
+    ):
+        ft.infinite_width(two, (rows(), rows()[:1]))
+    slopes = nn.Sequential(nn.Linear(4, 8), nn.PReLU(8), nn.Linear(8, 1)).double()
+    with pytest.raises(ForetrainError, match="one for each channel, have no rule here"):
+        ft.infinite_width(slopes, rows(), rates="standard")
     with pytest.raises(ForetrainError, match="same sizes at every width"):
         ft.infinite_width(lambda n: mlp(nn.ReLU()), rows())
+
+
+def test_the_reading_is_shown_as_a_table_and_inference_mode_changes_nothing() -> None:
+    net = mlp(nn.ReLU())
+    found = ft.infinite_width(net, rows(), init=GIVEN)
+    assert str(found.reading).splitlines()[0].split()[:2] == ["module", "taken"]
+    assert len(str(found.reading).splitlines()) == 4
+    with torch.inference_mode():
+        for inside in (net, mlp(nn.ReLU()), lambda n: mlp(nn.ReLU(), width=n)):
+            np.testing.assert_array_equal(ft.infinite_width(inside, 1 * rows(), init=GIVEN).ntk, found.ntk)
 
 
 def test_a_class_token_alone_sees_nothing_of_the_patches() -> None:

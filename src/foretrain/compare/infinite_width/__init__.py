@@ -198,6 +198,7 @@ def infinite_width(  # type: ignore[misc]  # the overloads leave the other optio
            [0.212, 1.333, 0.212],
            [0.212, 0.212, 1.333]])
     """
+    draws = whole_number("draws", draws, least=2)
     side = None if batch_size is None else chunk_size(batch_size)
     stored = asked_of_store(
         store, engine=engine, workers=workers, memory=memory, side=side, overwrite=overwrite
@@ -224,6 +225,7 @@ def computed(
     return _result(found, network)
 
 
+@torch.inference_mode(False)
 def of_module(
     model: Any,
     x: Any,
@@ -238,7 +240,8 @@ def of_module(
     hyperparameters = Hyperparameters(init, rates)
     module, wide = _module(model, widths) if known is None else (model, known)
     device = next((one.device for one in module.parameters()), _HERE)
-    if device != _HERE:  # it is read here, and only its kernels are computed there
+    made_for_inference = any(one.is_inference() for one in (*module.parameters(), *module.buffers()))
+    if device != _HERE or made_for_inference:  # it is read here, and only its kernels are computed there
         module = copy.deepcopy(module).cpu()
     first = _batch(x, module, "x")
     # A single sample stands twice: with one alone, the axis of samples cannot be told from others of size 1.

@@ -106,14 +106,18 @@ class WidthComparison(Extrapolated, Result):
             {"entry": names, "width": list(self.widths)},
         )
 
-    def answer(self) -> Answer:
-        """The verdict, the entries, and a picture."""
-        verdict = "agree with" if self.agrees else "differ from"
+    @property
+    def verdict(self) -> str:
+        """One sentence."""
+        word = "agree with" if self.agrees else "differ from"
         widths = ", ".join(map(str, self.widths))
-        statement = (
-            f"{self.draws} networks of each width {widths}, extrapolated, {verdict} infinite width: "
+        return (
+            f"{self.draws} networks of each width {widths}, extrapolated, {word} infinite width: "
             f"{self.judgement.text(bool(np.isfinite(self.z).all()))}."
         )
+
+    def answer(self) -> Answer:
+        """The verdict, the entries, and a picture."""
         columns = [Column(word) for word in ("entry", "theory", "networks, limit", "±", "z")]
         rows = [
             (f"{name}[{a},{b}]", theory, limit, error, z)
@@ -122,7 +126,7 @@ class WidthComparison(Extrapolated, Result):
             )
         ]
         return Answer(
-            statement,
+            self.verdict,
             [Table(columns, rows), self._figure, self.theory.reading],
             self.to_xarray,
             holds=self.agrees,
@@ -156,8 +160,9 @@ def compare_infinite_width(
 ) -> WidthComparison:
     """Kernels of infinite width of any module beside those of finite networks drawn anew.
 
-    ``make(width)`` builds the network; ``widths`` are three or more; ``init`` and ``rates`` as in ``infinite_width``:
-    networks are measured with the rates that the theory has.
+    ``make(width)`` builds the network; ``widths`` are three or more; ``draws`` of each width are rounded up to 32
+    batches of two or more. ``init`` and ``rates`` as in ``infinite_width``: networks are measured with the rates that
+    the theory has.
     """
     if isinstance(make, nn.Module) or not callable(make):
         raise InputError(

@@ -19,6 +19,11 @@ from foretrain.compare.infinite_width.graph import Captured, operation_name, ref
 _WEIGHTED = ("linear", "matmul", "mm", "addmm", "einsum", "bilinear", "embedding", "embedding_bag")
 
 
+def is_layer(name: str) -> bool:
+    """Whether an operation is a layer, if one of its arguments is a parameter."""
+    return name in _WEIGHTED or name.startswith("conv")
+
+
 def applications(captured: Captured) -> Iterator[tuple[Node, ...]]:
     """Operations one by one, or as tuples that differ in nothing but their stream."""
     nodes, computed, weights = captured.nodes, set(captured.inputs), set(captured.parameters)
@@ -33,7 +38,7 @@ def applications(captured: Captured) -> Iterator[tuple[Node, ...]]:
         name = operation_name(node.target)
         if reads & computed:
             computed.add(node.name)
-            if reads & weights and (name in _WEIGHTED or name.startswith("conv")):
+            if reads & weights and is_layer(name):
                 alike[written(node, lambda one: "*" if one in computed else one)].append(node)
         elif reads & weights:
             weights.add(node.name)

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from foretrain.compare.infinite_width.graph import ADVICE, Captured, NoKernelError, operation_name, refusal
 from foretrain.compare.infinite_width.laws import Drawn, Fans, Hyperparameters
-from foretrain.compare.infinite_width.parallel import applications
+from foretrain.compare.infinite_width.parallel import applications, is_layer
 from foretrain.compare.infinite_width.written import Written, is_elementwise, operation
 from foretrain.empirical.models.arguments import Batch, leaves, mapped
 from foretrain.empirical.models.model import close
@@ -305,6 +305,12 @@ class Reader:
         """Views of one parameter are that parameter; other functions of parameters have no law."""
         parameters = [one for one in leaves((args, kwargs)) if isinstance(one, Parameter)]
         name, target = operation_name(node.target), node.target
+        constants = any(isinstance(one, Tensor) for one in leaves((args, kwargs)))
+        if constants and is_layer(name):
+            raise NotSupportedError(
+                "a layer with weights reads what is the same for all samples (an argument of x holds samples if it "
+                "has as many entries as x has samples), which has no rule here"
+            )
         if len(parameters) > 1 or name not in _VIEWS:
             raise NotSupportedError(
                 f"weights are computed from parameters ({name}), as by weight_norm or spectral_norm, and have no law "

@@ -41,7 +41,7 @@ class Column:
         return f"{self.name} ({self.unit})" if self.unit else self.name
 
 
-@dataclass(frozen=True, init=False)
+@dataclass(frozen=True, init=False, repr=False)
 class Table:
     """Rows under headings; ``caption`` says what they are.
 
@@ -59,6 +59,11 @@ class Table:
         object.__setattr__(self, "columns", headings)
         object.__setattr__(self, "rows", rows)
         object.__setattr__(self, "caption", caption)
+
+    def __repr__(self) -> str:
+        from foretrain.support.answers.text import aligned
+
+        return "\n".join([*([self.caption] if self.caption else []), aligned(self.for_people())])
 
     @classmethod
     def of(cls, columns: Mapping[Any, Any], caption: str = "") -> Table:

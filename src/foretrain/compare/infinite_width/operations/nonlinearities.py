@@ -86,7 +86,11 @@ def _prelu(reader: Reader, node: Node, args: list[Any]) -> Any:
     value, slope = args
     own = equal_value(slope, "slopes")
     if reader.trains(slope) and reader.hyperparameters.rates != "ntk":
-        raise NotSupportedError("a slope that all channels share and train has no limit (freeze it)")
+        raise NotSupportedError(
+            "a slope that all channels share and train has no limit (freeze it)"
+            if slope.tensor.numel() == 1
+            else "slopes that train, one for each channel, have no rule here (freeze them)"
+        )
     reader.hyperparameters.rows.append(
         Row(module_of(node), f"PReLU, slope {own:g}", 1, 0.0, 0.0, 0.0, 0.0, "the slope is held fixed")
     )
