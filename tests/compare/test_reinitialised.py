@@ -257,6 +257,7 @@ def test_a_module_is_copied_and_reset() -> None:
     before = {name: value.clone() for name, value in model.state_dict().items()}
     inputs = X.clone()
     found = ensemble(model, inputs, draws=4)
+    assert "each with the reset_parameters() of its modules" in found.route
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert torch.equal(inputs, X)
     assert not found.widths

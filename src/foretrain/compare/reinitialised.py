@@ -107,7 +107,9 @@ def ensemble(
         measurement.require_memory(count, len(sizes))
         with Progress("networks", total=count * len(sizes)) as bar:
             found = [measurement.of_width(build, size, own, bar) for size, own in zip(sizes, seeds)]
-    return _labelled_statistics(measurement, found, sizes, count, seed_text(seed))
+    statistics = _labelled_statistics(measurement, found, sizes, count, seed_text(seed))
+    reset = ", each with the reset_parameters() of its modules, whatever values the given model has"
+    return replace(statistics, route=statistics.route + reset * isinstance(make, nn.Module))
 
 
 @dataclass(frozen=True, eq=False)

@@ -106,6 +106,17 @@ def test_a_tile_that_is_lost_is_computed_again_and_no_other(tmp_path: Path) -> N
         StoredKernel(path)["ntk"].dense()
 
 
+@pytest.mark.parametrize("written", [b"garbage", b"", None])
+def test_labels_that_are_damaged_are_written_anew(written: bytes | None, tmp_path: Path) -> None:
+    path = tmp_path / "k.zarr"
+    ft.infinite_width(network(), images(4), store=path, workers=1)
+    whole, file = np.asarray(StoredKernel(path)), path / "quantity" / "0"
+    file.unlink() if written is None else file.write_bytes(written)
+    ft.infinite_width(network(), images(4), store=path, workers=1)
+    assert np.array_equal(np.asarray(StoredKernel(path)), whole)
+    assert list(StoredKernel(path).to_dataset().quantity.values) == ["nngp", "ntk"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"engine": "threads"}, {"memory": "1GB"}])
 def test_two_workers(options: dict[str, Any], tmp_path: Path) -> None:

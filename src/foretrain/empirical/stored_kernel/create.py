@@ -123,10 +123,21 @@ def is_whole(path: Path, layout: Layout) -> bool:
         own = _same(copies[".zattrs"], attributes(path)) and ".zgroup" in copies
         alike = all(_same(_read(path / name), copy) for name, copy in copies.items())
         fitting = _same(_read(path / ARRAY / ".zarray"), _array(layout))
-        labels = all((path / name / "0").stat().st_size > 0 for name in _coordinates(layout))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return False
-    return own and alike and fitting and labels
+    return own and alike and fitting and _labels_are_whole(path, layout)
+
+
+def _labels_are_whole(path: Path, layout: Layout) -> bool:
+    """Whether the labels of the axes can be read and are those of the layout."""
+    import zarr
+
+    try:
+        group = zarr.open_group(path, mode="r")
+        found = {name: np.asarray(group[name]).tolist() for name in _coordinates(layout)}
+    except Exception:  # decoders have errors of their own for what is no such file
+        return False
+    return found == _coordinates(layout)
 
 
 def mend(path: Path, layout: Layout) -> None:
