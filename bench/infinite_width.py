@@ -98,9 +98,12 @@ def _job(name: str, count: int, size: int, depth: int, head: str, residual: bool
 
 
 def _work(count: int, size: int, depth: int, head: str, residual: bool) -> Work:
-    """For each pair of inputs and of positions: sums over taps by axis, and one arcsine and root a nonlinearity."""
+    """For each pair of inputs and of positions one arcsine and root a nonlinearity, and the sums over taps by axis.
+
+    Tiles stay in the cache: only the results must be moved.
+    """
     pairs = count * (count + 1) / 2 * (size**2 if head == "flatten" else size**4)
     nonlinearities, convolutions = (2 * depth + 1, 2 * depth + 1) if residual else (depth, depth)
-    sweeps = 2 * 2 * (convolutions - 0.5) + 3 * nonlinearities
+    additions = 2 * 2 * 2 * (convolutions - 0.5)  # of three taps, along two axes, of two kernels
     evaluations = {"arcsin": nonlinearities * pairs, "sqrt": nonlinearities * pairs}
-    return Work("float64", moved=8 * 2 * sweeps * pairs, evaluations=evaluations)
+    return Work("float64", flops=additions * pairs, moved=8 * 2 * count**2, evaluations=evaluations)
