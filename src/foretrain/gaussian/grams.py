@@ -248,7 +248,9 @@ class AllPairs:
         uses_blas: bool = False,
     ) -> list[NDArray[Any]]:
         """Let ``work`` fill ``count`` matrices tile by tile, on all cores."""
-        if self.K.nbytes < _LARGE_PAGES:  # one piece is large enough to come in large pages, several times sooner
+        if (
+            self.K.nbytes < _LARGE_PAGES
+        ):  # one piece is large enough to come in large pages, several times sooner
             out = list(np.empty((count, *self.K.shape), dtype=self.K.dtype))
         else:
             out = [np.empty_like(self.K) for _ in range(count)]
