@@ -206,6 +206,9 @@ EXAMPLES: dict[str, Callable[[], Any]] = {
     "ensemble of any module": lambda: ft.ensemble(wide, tensors()[0], draws=5, widths=[4, 8, 16]),
     "beside infinite width": lambda: ft.compare(wide, tensors()[0][:2], draws=64, widths=[8, 16]),
     "infinite width": lambda: ft.infinite_width(wide, tensors()[0]),
+    "stored infinite width": lambda: ft.infinite_width(
+        wide, tensors()[0], store=folder() / "limit", workers=1
+    ),
     "kernel by trace": lambda: ft.ntk(network(), tensors()[0], outputs="trace"),
     "spectrum": lambda: kernel().spectrum(),
     "alignment": lambda: kernel().alignment(tensors()[1]),
