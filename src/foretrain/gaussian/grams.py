@@ -24,7 +24,7 @@ from foretrain.gaussian.interpolation import interpolated_pairs
 from foretrain.gaussian.quadrature import WIDEST, Stack, too_wide
 from foretrain.support.acceleration import accelerates
 from foretrain.support.errors import InputError, NotSupportedError
-from foretrain.support.memory import require_memory
+from foretrain.support.memory import keep_freed_pages, require_memory
 from foretrain.support.threads import one_thread_of_blas, over_cores
 
 Array = NDArray[np.float64]
@@ -34,7 +34,6 @@ Pair = tuple[Factor, Factor]
 _GUARDED = 1500**2  # entries: below, the matrices are too small to be worth asking how much memory there is
 _TILE = 256
 _STRIP = 262_144  # entries: few strips, so that threads seldom meet at the interpreter lock
-_LARGE_PAGES = 2**22  # bytes, from which numpy asks for pages of 2 MB
 _PARALLEL = 4e-15  # 1 - |rho| below this is round-off: one direction
 _FEW = 3000
 
@@ -248,12 +247,8 @@ class AllPairs:
         uses_blas: bool = False,
     ) -> list[NDArray[Any]]:
         """Let ``work`` fill ``count`` matrices tile by tile, on all cores."""
-        if (
-            self.K.nbytes < _LARGE_PAGES
-        ):  # one piece is large enough to come in large pages, several times sooner
-            out = list(np.empty((count, *self.K.shape), dtype=self.K.dtype))
-        else:
-            out = [np.empty_like(self.K) for _ in range(count)]
+        keep_freed_pages()
+        out = [np.empty_like(self.K) for _ in range(count)]
 
         def one(tile: Tile) -> None:
             targets = [matrix[tile.rows, tile.columns] for matrix in out]
