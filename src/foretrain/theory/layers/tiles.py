@@ -40,6 +40,7 @@ _DEVICE_TILES = 16  # times as large are the tiles of a device
 DRAWS = 2**14  # of all repetitions together, at most
 ACCURACY = 1e-3  # of sampled kernels, that people are given unless they ask for another
 _FIRST_DRAWS = 128  # of each repetition, before its error is known
+_TRIED = 3  # repetitions that say whether so few draws will do
 _FEWEST_TIMES = 4  # as many draws when they were too few
 ONE_TILE = 2**22  # entries of a matrix of all inputs and positions that are drawn together
 _DRAWN_TOGETHER = 2**20  # where inputs are many: draws then take longer than roots
@@ -257,16 +258,20 @@ def kernel_of(
     loops = accelerator(entries) if _is_here(data) else "torch"
     compiled = _is_here(data) and accelerates(entries)
     if not plan.drawn:
-        S, Theta = _repeated(output, plan, data, other, [None], compiled)[:, 0]
+        S, Theta = _repeated(output, plan, data, other, [None], Once(), compiled)[:, 0]
         return Found(S, Theta, loops)
     numbers = {field: number for number, field in enumerate(fields)}
     sources, most = spawn(seed, repetitions), max(2, draws // repetitions)
-    some = min(most, _FIRST_DRAWS) if accuracy else most
+    some, once = min(most, _FIRST_DRAWS) if accuracy else most, Once()
     while True:
         samplings = [Sampling(source, numbers, some) for source in sources]
-        parts = _repeated(output, plan, data, other, samplings, compiled)
-        mean, error = parts.mean(axis=1), parts.std(axis=1, ddof=1) / math.sqrt(repetitions)
-        share = max(_share(one, of) for one, of in zip(error, mean, strict=True))
+        # The first repetitions say whether all are worth their time with so few draws.
+        tried = repetitions if some >= most else min(_TRIED, repetitions)
+        parts = _repeated(output, plan, data, other, samplings[:tried], once, compiled)
+        mean, error, share = _mean_and_error(parts, repetitions)
+        if tried < repetitions and share <= accuracy:
+            others = _repeated(output, plan, data, other, samplings[tried:], once, compiled)
+            mean, error, share = _mean_and_error(np.concatenate([parts, others], axis=1), repetitions)
         if some >= most or share <= accuracy:
             return Found(mean[0], mean[1], loops, (error[0], error[1]))
         # The same draws and more: an error shrinks at least with the root of their number.
@@ -285,6 +290,12 @@ def _count(data: Data) -> int:
     return int(values.shape[len(field.positions)])
 
 
+def _mean_and_error(parts: Array, repetitions: int) -> tuple[Array, Array, float]:
+    """The mean of repetitions, the error of the mean of so many, and how large it is beside the mean."""
+    mean, error = parts.mean(axis=1), parts.std(axis=1, ddof=1) / math.sqrt(repetitions)
+    return mean, error, max(_share(one, of) for one, of in zip(error, mean, strict=True))
+
+
 def _share(error: Array, of: Array) -> float:
     """How large errors are beside what they are of."""
     size = float(np.linalg.norm(of))
@@ -297,9 +308,13 @@ def _repeated(
     data: Data,
     other: Data | None,
     samplings: Sequence[Sampling | None],
+    in_one_tile: Once,
     compiled: bool,
 ) -> Array:
-    """S and Theta in each repetition, (2, repetitions, ...), tile by tile."""
+    """S and Theta in each repetition, (2, repetitions, ...), tile by tile.
+
+    ``in_one_tile`` keeps what no draw touches from one call to the next, if there is one tile.
+    """
     wanted, same = plan.pairs[output], other is None
     counts = [_count(data), _count(data if other is None else other)]
     shape = (*shape_of(wanted), *counts)
@@ -333,7 +348,7 @@ def _repeated(
     alone = bool(plan.drawn) and same and len(tiles) == 1  # then it is its own source of what points have
     fields = in_order(output)
     if alone:
-        plan = Plan.backwards(fields, _of_points(fields) | {output: wanted})
+        plan = in_one_tile.kept("plan", lambda: Plan.backwards(fields, _of_points(fields) | {output: wanted}))
 
     def fill(part: tuple[tuple[slice, slice], int, Once]) -> None:
         blocks, number, once = part
@@ -361,7 +376,7 @@ def _repeated(
         columns = rows if other is None else _sides(fields, other, samplings, compiled)
         at_once = max(1, PARTS_AT_ONCE // len(samplings))
         for start in range(0, len(tiles), at_once):
-            some = [(blocks, Once()) for blocks in tiles[start : start + at_once]]
+            some = [(blocks, in_one_tile if alone else Once()) for blocks in tiles[start : start + at_once]]
             parts = [(blocks, number, once) for blocks, once in some for number in range(len(samplings))]
             if here:
                 over_cores(fill, parts, uses_blas=True)
