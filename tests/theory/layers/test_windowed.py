@@ -124,7 +124,7 @@ def test_the_reference_formula_of_a_depthwise_convolution() -> None:
     near = Theta.reshape(2, 4, 2, 4)[:, :3, :, :3]
     inner = 0.2 + 0.9 / 3 * np.einsum("dat,dbt->dab", h, h)
     inner += np.einsum("dt,ds,dat,dbs,atbs->dab", weights, weights, slope, slope, near, optimize=True)
-    found = closely(output.take(0, 1), x)
+    found = closely(output.take(0, 1), x, seed=1)
     for values, error, each in zip(
         (found.S, found.Theta),
         found.errors,

@@ -21,7 +21,7 @@ from foretrain.support.errors import InputError, NotSupportedError, unknown_name
 
 Patterns = Mapping[str, tuple[float, float]]
 _ROUND = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0)  # standard deviations that people choose
-_SURE = 3.0  # standard errors within which a variance is taken for that of a law
+_SURE = 3.5  # standard errors within which a variance is taken for that of a law
 _NEAR = 2.0  # standard errors within which a common law is preferred to one that fits better
 _NOT_ZERO = 6.0  # standard errors beyond which a mean is none of independent draws around zero
 _FEW = 16  # numbers, inputs or outputs: fewer say nothing about how they are distributed
