@@ -147,6 +147,13 @@ def test_runs_of_a_day_stand_beside_each_other(task: MakeTask, rates: Rates, tmp
     shown = {line.job: run["date"][11:13] for line, run in runs.newest_lines(record)}
     assert shown == {"sum": "11", "other": "10", "third": "12"}
 
+    tomorrow = measure([task("other")], SETTINGS, rates)
+    tomorrow.facts["date"] = "2031-05-07T09:00:00+00:00"
+    runs.save_in(tmp_path)(tomorrow)
+    lines = runs.newest_lines(runs.newest_record(tmp_path))
+    shown = {line.job: run["date"][8:13] for line, run in lines}
+    assert shown == {"sum": "06T11", "other": "07T09", "third": "06T12"}
+
 
 def test_a_quick_run_leaves_long_jobs_and_exponents_out_and_says_so(task: MakeTask, rates: Rates) -> None:
     tasks = [task("short", scalings=(Scaling("N", {1: fails}),)), task("long", long=True)]
