@@ -186,3 +186,24 @@ def test_what_cannot_be_compared_is_told() -> None:
         ft.compare(perceptron, x, widths=[8])
     with pytest.raises(ForetrainError, match="leave trained out"):
         ft.compare(perceptron, x, trained=True)  # type: ignore[call-overload]
+
+
+@pytest.mark.statistical
+def test_laws_that_depend_on_the_width_are_compared_with_their_limit() -> None:
+    """xavier: C_W = 2 n / (n + outputs) in the last layer; other widths are read for their fan-ins alone."""
+
+    def make(width: int) -> nn.Module:
+        net = nn.Sequential(
+            nn.Linear(3, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 40)
+        )
+        for layer, initialise in zip(
+            net[::2], (nn.init.kaiming_normal_, nn.init.xavier_normal_, nn.init.xavier_normal_)
+        ):
+            initialise(layer.weight)
+            nn.init.zeros_(layer.bias)
+        return net.double()
+
+    x = torch.randn(2, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    found = ft.compare(make, x, draws=160, widths=[64, 192, 576])
+    assert [row.C_W for row in found.theory.rows] == pytest.approx([2.0, 1.0, 2.0], rel=1e-6)
+    assert found.agrees, found

@@ -50,10 +50,7 @@ if TYPE_CHECKING:
     from foretrain.compare.infinite_width.stored import StoredInfiniteWidth
 
 _HERE = torch.device("cpu")
-_WIDTHS = (
-    32,
-    64,
-)  # of the networks by which a factory tells which axes grow, and how laws depend on the width
+_WIDTHS = (32, 64)  # of networks by which a factory tells which axes grow, and how laws depend on it
 _DRAWN = 8  # networks of each
 
 
@@ -310,7 +307,7 @@ def _module(model: Any, widths: Sequence[int]) -> tuple[nn.Module, WideAxes]:
         raise InputError(
             f"`model` must be a torch module or a function make(width), not {type(model).__name__}."
         )
-    narrow, wide = two_widths(widths)
+    narrow, wide = _two_widths(widths)
     with kept_random_states():
         networks = [[_made(model, width) for _ in range(_DRAWN)] for width in (wide, narrow)]
     drawn = [[dict(one.named_parameters()) for one in some] for some in networks]
@@ -333,7 +330,7 @@ def _module(model: Any, widths: Sequence[int]) -> tuple[nn.Module, WideAxes]:
     return large, WideAxes((wide, narrow), drawn_at, frozenset(groups))
 
 
-def two_widths(widths: Sequence[int]) -> tuple[int, int]:
+def _two_widths(widths: Sequence[int]) -> tuple[int, int]:
     """A narrow and a wide one."""
     sizes = sorted({whole_number("widths", one, least=1) for one in widths})
     if len(sizes) < 2:

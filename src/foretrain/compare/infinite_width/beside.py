@@ -178,7 +178,7 @@ def compare_infinite_width(
     count = theory.nngp.sizes["input_1"]
     entries = tuple((name, a, b) for name in _KERNELS for a in range(count) for b in range(a, count))
     per_batch = max(2, -(-whole_number("draws", draws, least=2) // _BATCHES))
-    own_rates = network_rates(network, make, sizes, x, init, rates)
+    own_rates = network_rates(network, make, sizes, x, rates)
     found = [
         ensemble(
             make,
@@ -204,17 +204,18 @@ def _values(
 
 
 def network_rates(
-    network: Network, make: Callable[[int], nn.Module], widths: Sequence[int], x: Any, init: Any, rates: Any
+    network: Network, make: Callable[[int], nn.Module], widths: Sequence[int], x: Any, rates: Any
 ) -> Callable[[nn.Module], dict[str, float]]:
     """A function of a finite network: the rates lambda / fan-in with which it has the kernel of the theory.
 
-    Fan-ins at each width are read from a network of this width, as those of the theory are.
+    Fan-ins at each width are read from a network of this width, as those of the theory are; its laws do not matter.
     """
+    any_law = {"*": (1.0, 1.0)}
     found: dict[Any, dict[str, float]] = {}
     for width in widths:
         with kept_random_states():
             model = make(width)
-        fan_ins = of_module(model, x, None, init, rates, None, known=network.wide).learning
+        fan_ins = of_module(model, x, None, any_law, rates, None, known=network.wide).learning
         found[_shapes(model)] = {
             name: network.learning[name][0] / fan_ins[name][1] if name in network.learning else 0.0
             for name, _ in model.named_parameters()

@@ -66,7 +66,8 @@ def capture(model: nn.Module, batch: Batch, output: Output = None) -> Captured:
     call, given = _Call(model, arguments, output), [x for x in leaves(arguments) if isinstance(x, Tensor)]
     with _explained(call, given), warnings.catch_warnings(), torch.inference_mode(False), torch.enable_grad():
         warnings.simplefilter("ignore")
-        with redirect_stderr(StringIO()), _plain_derivatives():  # torch prints graphs that it cannot follow
+        # torch prints graphs that it cannot follow.
+        with _one_capture, redirect_stderr(StringIO()), _plain_derivatives():
             program = torch.export.export(call, tuple(given), strict=False)
         for node in program.graph.nodes:
             if operation_name(node.target) == "wrap_with_set_grad_enabled":
@@ -140,6 +141,11 @@ def _refuse_modules(model: nn.Module) -> None:
             raise InputError(
                 f"{name or 'the model'} ({type(module).__name__}) has no sizes yet: call the model once on a batch."
             )
+
+
+_one_capture = (
+    threading.RLock()
+)  # what stands in for a function of torch must be put back before the next one does
 
 
 @contextmanager

@@ -89,7 +89,7 @@ def weight_law(name: str, weight: Tensor, drawn: Drawn, matrix: tuple[int, int] 
         return _of_limit(name, Law(gain**2 * shares[-1], f"orthogonal, gain {gain:.3g}"), gain**2 * shares[0])
 
     # 1. How far each law is from the mean squares, in standard errors; the worse of two widths counts.
-    fits: list[tuple[tuple[bool, bool, int, float], Law, float]] = []
+    fits: list[tuple[tuple[bool, bool, bool, float], Law, float]] = []
     own, limit = [_candidates(*fans) for fans in drawn.fans], _candidates(*drawn.limit)
     for number, (word, C, flat) in enumerate(limit):
         distance = max(
@@ -97,8 +97,9 @@ def weight_law(name: str, weight: Tensor, drawn: Drawn, matrix: tuple[int, int] 
             for one, square, fans, laws in zip(numbers, squares, drawn.fans, own, strict=True)
         )
         if distance < _SURE:
-            # 2. Laws that scale with the fan-in come first, among those the common ones, then the nearest.
-            rank = word.startswith("normal"), distance > _NEAR, ("," in word) * (distance <= _NEAR), distance
+            # 2. Laws that scale with the fan-in come first; of several that are near, one without a gain of its own.
+            near = distance <= _NEAR
+            rank = word.startswith("normal"), not near, near and "," in word, distance
             fits.append((rank, Law(C, word), own[0][number][1]))
     error = math.sqrt(2 / numbers[0].numel())
     measured = squares[0] * drawn.fans[0].fan_in
@@ -115,7 +116,7 @@ def weight_law(name: str, weight: Tensor, drawn: Drawn, matrix: tuple[int, int] 
         spread = math.sqrt(max(kurtosis - 1, 0.0) * sum(1 / one.numel() for one in numbers))
         if abs(narrow / measured - 1) > max(_NOT_ZERO * spread, 1e-6):
             raise NotSupportedError(
-                f"C_W is {narrow:.3g} at one width and {measured:.3g} at twice that, by no law that is known "
+                f"C_W is {narrow:.3g} at the narrower of two widths and {measured:.3g} at the wider, by no known law "
                 + _OVERRULED.format(name=name)
             )
     return Law(measured, f"measured, ±{100 * error:.1g} %")

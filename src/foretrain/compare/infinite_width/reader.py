@@ -53,9 +53,8 @@ class Value:
 
     signal: Signal
     dims: Dims
-    function: tuple[Value, Written] | None = field(
-        default=None, compare=False
-    )  # of which other value it is which
+    # The other value that it is a function of, and that function, if it is written out in the model.
+    function: tuple[Value, Written] | None = field(default=None, compare=False)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -152,9 +151,7 @@ class Reader:
         self.streams = 1  # of the operation that is being read
         self.data: dict[Field, np.ndarray[Any, Any]] = {}
         self.used: dict[str, Node] = {}
-        self.learning: dict[
-            str, tuple[float, float]
-        ] = {}  # lambda and fan-in of each parameter that has a rate
+        self.learning: dict[str, tuple[float, float]] = {}  # lambda and fan-in of parameters
         self.trained = {
             parameter
             for name, parameter in captured.parameters.items()
