@@ -100,6 +100,22 @@ def test_relu_networks_reach_the_arccosine_kernel() -> None:
         assert 0.3 < np.sqrt(np.mean(at_widths**2)) < 2
 
 
+def test_a_kernel_that_grows_with_the_width_has_no_limit() -> None:
+    """Torch's own layers at one rate for all parameters: Θ is the sum over hidden units, and grows as the width."""
+    grown = ensemble(small, X, draws=60, widths=[64, 128, 256])
+    power, error = (grown.data.attrs[f"ntk_growth{part}"] for part in ("", "_error"))
+    assert abs(power - 1) < 3 * error + 0.1  # the biases add what does not grow
+    assert "ntk_limit" not in grown.data
+    assert "nngp_limit" in grown.data
+    assert "NTK grows as width^" in str(grown)
+    assert grown.figure().panels
+    with pytest.raises(InputError, match=r"the NTK has no limit, it grows as width\^.*rates"):
+        grown.extrapolated("ntk")
+    options = {"draws": 60, "widths": [64, 128, 256], "quantities": "ntk"}
+    level = ensemble(small, X, rates=lambda name, weight: 1 / weight.shape[-1], **options)
+    assert level.extrapolated("ntk").value.values[0, 0] > 0
+
+
 def test_the_limit_of_exact_polynomials() -> None:
     widths = np.array([10, 30, 80, 200])
     values = (1 + 2 / widths + 3 / widths**2)[:, None] * [[1.0, -4.0]]

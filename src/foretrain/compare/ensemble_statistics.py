@@ -96,14 +96,36 @@ def infinite_width_limit(
     return (weights * values).sum(axis=0), np.sqrt(((weights * errors) ** 2).sum(axis=0))
 
 
+def growth_exponent(data: xarray.Dataset, kernel: str) -> tuple[float, float]:
+    """The power of the width by which a kernel grows between its two widest networks, and its standard error."""
+    last = slice(-2, None)
+    scales, errors = data[f"{kernel}_scale"].values[last], data[f"{kernel}_scale_error"].values[last]
+    if not np.all(scales > 0):
+        return 0.0, np.inf  # a mean over pairs that may cancel tells nothing
+    step = np.log(data.width.values[-1] / data.width.values[-2])
+    return float(np.diff(np.log(scales)).item() / step), float(np.hypot(*(errors / scales)) / step)
+
+
 def with_limits(data: xarray.Dataset) -> xarray.Dataset:
-    """The same dataset with ``x_limit`` and ``x_limit_error`` of every ``x`` that has an ``x_error``."""
-    found: dict[str, Any] = {}
+    """The same dataset with ``x_limit`` and ``x_limit_error`` of every ``x`` that has an ``x_error``.
+
+    A kernel that clearly grows with the width has no limit; the attributes ``x_growth`` and ``x_growth_error`` then
+    hold its power of the width. What has a limit changes by 1/width, and is far from half a power.
+    """
+    limits: dict[str, Any] = {}
+    growths: dict[str, float] = {}
+    for kernel in (name for name in KERNELS if name in data):
+        power, error = growth_exponent(data, kernel)
+        if power - 3 * error > 0.5:
+            growths |= {f"{kernel}_growth": power, f"{kernel}_growth_error": error}
     for name in [str(key) for key in data.data_vars if f"{key}_error" in data]:
+        if f"{name.split('_')[0]}_growth" in growths:
+            continue
         values, errors = data[name], data[f"{name}_error"]
-        limit, error = infinite_width_limit(data.width.values, values.values, errors.values)
-        found |= {f"{name}_limit": (values.dims[1:], limit), f"{name}_limit_error": (values.dims[1:], error)}
-    return data.assign(found)
+        limit, error_of_limit = infinite_width_limit(data.width.values, values.values, errors.values)
+        limits |= {f"{name}_limit": (values.dims[1:], limit)}
+        limits |= {f"{name}_limit_error": (values.dims[1:], error_of_limit)}
+    return data.assign(limits).assign_attrs(growths)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -164,6 +186,12 @@ class EnsembleStatistics(Result):
         if len(self.widths) < 2:
             raise InputError("one width has no limit: give ensemble two or more, `widths=[64, 128, 256]`.")
         self._variable(name)
+        if f"{name}_limit" not in self.data:
+            kernel = name.split("_")[0]
+            raise InputError(
+                f"the {KERNELS[kernel]} has no limit, it {self._growth(kernel)}: give rates that fall as it grows, "
+                "such as `rates=lambda name, weight: 1 / weight.shape[-1]`."
+            )
         return self.data[[f"{name}_limit", f"{name}_limit_error"]].rename(
             {f"{name}_limit": "value", f"{name}_limit_error": "standard_error"}
         )
@@ -173,14 +201,17 @@ class EnsembleStatistics(Result):
         word = "width" if len(self.widths) == 1 else "each width"
         of_width = f" of {word} {', '.join(map(str, self.widths))}" if self.widths else ""
         kernels = [name for name in KERNELS if name in self.data]
-        limit, where = ("_limit", " at infinite width") if len(self.widths) > 1 else ("", "")
         texts = []
         for name in kernels:
+            if self._growth(name):
+                texts.append(f"{KERNELS[name]} {self._growth(name)}, so that it has no limit at these rates")
+                continue
+            limit, where = ("_limit", " at infinite width") if len(self.widths) > 1 else ("", "")
             value, error = (
                 self.data[f"{name}_scale{limit}{part}"].values.item(-1) for part in ("", "_error")
             )
-            texts.append(f"{KERNELS[name]} {value:.4g} ± {error:.2g}")
-        scales = f": {', '.join(texts)}{where}" if texts else ""
+            texts.append(f"{KERNELS[name]} {value:.4g} ± {error:.2g}{where}")
+        scales = f": {', '.join(texts)}" if texts else ""
         inputs = self.data.sizes["input_1"]
         statement = f"{self.draws} networks{of_width}, drawn anew, on {inputs} inputs{scales}."
         parts: list[Part] = [f"How: {self.route}."]
@@ -200,22 +231,28 @@ class EnsembleStatistics(Result):
         if len(self.widths) < 2 or not kernels:
             return dataset_figure(self.data[kernels or ["outputs_covariance"]].isel(width=-1), title)
         figure = Figure(title, columns=2)
-        across = np.append(1 / self.data.width.values, 0.0)
         for name in kernels:
             panel = figure.panel(x="1 / width", y=KERNELS[name])
-            values, errors = (
-                np.concatenate(
-                    [self.data[f"{name}{part}"].values, self.data[f"{name}_limit{part}"].values[None]]
-                )
-                for part in ("", "_error")
-            )
+            across = 1 / self.data.width.values
+            values, errors = (self.data[f"{name}{part}"].values for part in ("", "_error"))
+            if not self._growth(name):
+                limits = [self.data[f"{name}_limit{part}"].values[None] for part in ("", "_error")]
+                across = np.append(across, 0.0)
+                values, errors = np.concatenate([values, limits[0]]), np.concatenate([errors, limits[1]])
+                panel.level(x=0.0, label="infinite width, extrapolated")
             symmetric = not self.data.attrs["two_sets"]
             pairs = [(a, b) for a, b in np.ndindex(values.shape[1:3]) if a <= b or not symmetric]
             for a, b in pairs[:_ENTRIES_DRAWN]:
                 place = (slice(None), a, b, *[0] * (values.ndim - 3))  # of the first position
                 panel.curve(across, values[place], "o:", f"inputs {a}, {b}", error=errors[place])
-            panel.level(x=0.0, label="infinite width, extrapolated")
         return figure
+
+    def _growth(self, kernel: str) -> str:
+        """In words by which power of the width a kernel grows; empty if it has a limit."""
+        known = self.data.attrs
+        if f"{kernel}_growth" not in known:
+            return ""
+        return f"grows as width^{known[f'{kernel}_growth']:.2f} ± {known[f'{kernel}_growth_error']:.2f}"
 
     def _variable(self, name: str) -> xarray.DataArray:
         known = [str(key)[:-6] for key in self.data.data_vars if str(key).endswith("_error")]
