@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from foretrain.theory.architecture import MLP
     from foretrain.theory.criticality import criticality, susceptibility
     from foretrain.theory.flow import flow
+    from foretrain.training.dynamics import fixed_points, lyapunov, participation_ratio, spectral_radius
 
     compare, doctor = _CompareRoom(_compare), _DoctorRoom(_doctor)
 
@@ -62,16 +63,20 @@ _SOURCES = {
     "dntk": "foretrain.empirical.differentials",
     "ensemble": "foretrain.compare.reinitialised",
     "fields": "foretrain.empirical.fields",
+    "fixed_points": "foretrain.training.dynamics",
     "flow": "foretrain.theory.flow",
     "global_ntk": "foretrain.empirical.global_ntk",
     "infinite_width": "foretrain.compare.infinite_width",
     "load": "foretrain.support.store",
+    "lyapunov": "foretrain.training.dynamics",
     "ntk": "foretrain.empirical.tangent_kernel",
     "ntk_operator": "foretrain.empirical.kernel_operator",
+    "participation_ratio": "foretrain.training.dynamics",
     "plateau": "foretrain.compare.plateau",
     "predict": "foretrain.compare.prediction",
     "read_log": "foretrain.doctor.training_log",
     "save": "foretrain.support.store",
+    "spectral_radius": "foretrain.training.dynamics",
     "susceptibility": "foretrain.theory.criticality",
 }
 _ROOMS = (
@@ -105,20 +110,24 @@ __all__ = [
     "ensemble",
     "experiments",
     "fields",
+    "fixed_points",
     "flow",
     "gaussian",
     "global_ntk",
     "infinite_width",
     "load",
+    "lyapunov",
     "ntk",
     "ntk_operator",
     "operators",
+    "participation_ratio",
     "plateau",
     "predict",
     "read_log",
     "report",
     "saddle",
     "save",
+    "spectral_radius",
     "susceptibility",
     "theory",
     "training",

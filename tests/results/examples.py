@@ -41,7 +41,7 @@ from foretrain.experiments import run_many
 from foretrain.experiments.sweep import price, sweep
 from foretrain.operators import Space, SumSpace, dense_operator
 from foretrain.training import Recorder, recording, two_step
-from foretrain.training.fixed_points import find_fixed_points, fixed_point_weights, sign_points
+from foretrain.training.dynamics import fixed_point_weights, fixed_points, sign_points
 from foretrain.training.gradient_flow import gradient_flow
 
 MSE = nn.functional.mse_loss
@@ -275,7 +275,10 @@ EXAMPLES: dict[str, Callable[[], Any]] = {
     "space": lambda: Space.of(time=3, unit=4),
     "sum of spaces": lambda: SumSpace({"hidden": Space.of(unit=4), "cell": Space.of(unit=4)}),
     "weights with fixed points": lambda: fixed_point_weights(sign_points(8, 2, 0.5)),
-    "fixed points": lambda: find_fixed_points(nn.RNN(2, 4).double(), starts=8),
+    "fixed points": lambda: fixed_points(nn.RNN(2, 4).double(), starts=8),
+    "lyapunov exponents": lambda: ft.lyapunov(recurrent(), sequences(), count=3),
+    "participation ratio": lambda: ft.participation_ratio(recurrent(), sequences()),
+    "spectral radius": lambda: ft.spectral_radius(recurrent(), sequences()),
     "flow of a model": lambda: gradient_flow(shallow(), *tensors(), MSE, max_time=1.0),
     "recorder": recorder,
     "summary of a recorder": lambda: recorder().summary(),

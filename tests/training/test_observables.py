@@ -239,3 +239,26 @@ def test_what_a_batch_must_hold() -> None:
         observables.loss()(model, torch.randn(2, 3), loss=MSE)
     with pytest.raises(InputError, match="needs targets"):
         observables.fields()(model, torch.randn(2, 3).double())
+
+
+@pytest.mark.parametrize("name", ["lyapunov", "participation_ratio", "spectral_radius", "fixed_points"])
+def test_dynamics_are_recorded_by_name(name: str, tmp_path: Path) -> None:
+    model, batch = Recurrent(2, 4, 2, dtype=torch.float64), pairs(3, 12, 2)
+    with Recorder(tmp_path / "run", model, [name], batch=batch, budget=None) as recorder:
+        recorder.step()
+    data = read(tmp_path / "run")
+    x = batch[0]
+    if name == "lyapunov":
+        expected = ft.lyapunov(model, x, count=4)
+        np.testing.assert_allclose(data["lyapunov"][0], expected.values)
+        np.testing.assert_allclose(data["lyapunov_error"][0], expected.standard_error)
+    elif name == "participation_ratio":
+        assert float(data[name][0]) == pytest.approx(float(ft.participation_ratio(model, x)))
+    elif name == "spectral_radius":
+        radius = ft.spectral_radius(model, x, draws=16)
+        assert float(data[name][0]) == pytest.approx(radius.jacobian)
+        np.testing.assert_allclose(data["spectral_radius_weights"][0], [*radius.weights.values()])
+    else:
+        points = ft.fixed_points(model, trials=x, starts=30)
+        assert data[name][0].values.tolist() == [len(points), int(points.stable.sum()), 0]
+    assert data["recorded"].all()

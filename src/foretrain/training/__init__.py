@@ -6,11 +6,11 @@
 ``gradient_flow``        the flow of whole networks, and of any torch model, with adaptive steps
 ``tasks``                Memory-Pro, student and teacher, Gaussian sequences
 ``two_step``             a network trained in two updates, a giant leap and a small step
-``fixed_points``         recurrent networks that start with memories (17), and the fixed points of any
+``dynamics``             Lyapunov exponents, fixed points and dimension of recurrent models, and initial memories (17)
 ``optimizers``           Shampoo
 """
 
-from foretrain.training import fixed_points, gradient_flow, observables, optimizers, tasks
+from foretrain.training import dynamics, gradient_flow, observables, optimizers, tasks
 from foretrain.training.recorder import Recorder, RecorderSummary, Recording, read, recording
 from foretrain.training.two_step import two_step
 
@@ -18,7 +18,7 @@ __all__ = [
     "Recorder",
     "RecorderSummary",
     "Recording",
-    "fixed_points",
+    "dynamics",
     "gradient_flow",
     "observables",
     "optimizers",

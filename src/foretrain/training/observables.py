@@ -1,8 +1,9 @@
 """Named observables of a training: functions of model and batch that a ``Recorder`` knows by name.
 
 ``loss``, ``gradient_norm``, ``learning_rate``, ``weight_spectra``, ``ntk_shares``, ``fields``, ``global_ntk_rank``,
-``core_cosine``, ``mode_alignment``, ``imbalance``; each function here gives the observable with its options, such as
-``mode_alignment(modes=5)`` (``imbalance`` has none). ``register`` adds more, ``names`` lists all.
+``core_cosine``, ``mode_alignment``, ``imbalance``, ``lyapunov``, ``participation_ratio``, ``spectral_radius``,
+``fixed_points``; each function here gives the observable with its options, such as ``mode_alignment(modes=5)``
+(``imbalance`` has none). ``register`` adds more, ``names`` lists all.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from foretrain.operators.estimators import Estimate
 from foretrain.support.arguments import whole_number
 from foretrain.support.errors import InputError, unknown_name
 from foretrain.support.seeds import Seed
+from foretrain.training import dynamics
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -39,14 +41,18 @@ __all__ = [
     "Observable",
     "core_cosine",
     "fields",
+    "fixed_points",
     "global_ntk_rank",
     "gradient_norm",
     "learning_rate",
     "loss",
+    "lyapunov",
     "mode_alignment",
     "names",
     "ntk_shares",
+    "participation_ratio",
     "register",
+    "spectral_radius",
     "weight_spectra",
 ]
 
@@ -337,6 +343,54 @@ def mode_alignment(modes: int = 3, accuracy: float = 0.02, seed: Seed = 0, **opt
     return Observable("mode_alignment", function)
 
 
+def lyapunov(count: int = 5, **options: Any) -> Observable:
+    """The largest Lyapunov exponents of a recurrent model along the batch, with errors; options of ``ft.lyapunov``."""
+    count = whole_number("count", count)
+
+    def function(model: nn.Module, batch: Any) -> dict[str, xr.DataArray]:
+        seen = dynamics.lyapunov(model, inputs(batch), count=count, **options)
+        places = range(1, len(seen.values) + 1)
+        return {
+            "": _by("exponent", places, seen.values),
+            "error": _by("exponent", places, seen.standard_error),
+        }
+
+    return Observable("lyapunov", function)
+
+
+def participation_ratio(**options: Any) -> Observable:
+    """How many directions the hidden states use, with its error; options of ``ft.participation_ratio``."""
+
+    def function(model: nn.Module, batch: Any) -> dict[str, float]:
+        seen = dynamics.participation_ratio(model, inputs(batch), **options)
+        return {"": seen.value, "error": seen.standard_error}
+
+    return Observable("participation_ratio", function)
+
+
+def spectral_radius(draws: int = 16, **options: Any) -> Observable:
+    """Of every recurrent weight, and the mean over Jacobians of steps; options of ``ft.spectral_radius``."""
+
+    def function(model: nn.Module, batch: Any) -> dict[str, Any]:
+        seen = dynamics.spectral_radius(model, inputs(batch), draws=draws, **options)
+        jacobian = {"": seen.jacobian, "error": seen.jacobian_error}
+        weights = {"weights": _by("weight", seen.weights, [*seen.weights.values()])} if seen.weights else {}
+        return jacobian | weights
+
+    return Observable("spectral_radius", function)
+
+
+def fixed_points(starts: int = 30, **options: Any) -> Observable:
+    """How many fixed, stable and slow points the states of the batch lead to; options of ``ft.fixed_points``."""
+
+    def function(model: nn.Module, batch: Any) -> xr.DataArray:
+        seen = dynamics.fixed_points(model, trials=inputs(batch), starts=starts, **options)
+        counts = [int(seen.fixed.sum()), int(seen.stable.sum()), int((~seen.fixed).sum())]
+        return _by("kind", ["fixed", "stable", "slow"], counts)
+
+    return Observable("fixed_points", function)
+
+
 def _modes(values: NDArray[np.float64], count: int) -> xr.DataArray:
     padded = np.full(count, np.nan)
     padded[: len(values)] = values
@@ -359,6 +413,10 @@ for _make in (
     global_ntk_rank,
     core_cosine,
     mode_alignment,
+    lyapunov,
+    participation_ratio,
+    spectral_radius,
+    fixed_points,
 ):
     add(_make.__name__, _make)
 register("imbalance", observe_imbalance, needs=("loss",))

@@ -27,7 +27,7 @@ from foretrain.theory.architecture import FloatArray
 if TYPE_CHECKING:
     import torch
 
-    from foretrain.training.fixed_points import FixedPointWeights
+    from foretrain.training.dynamics import FixedPointWeights
 
 
 SIZE = 1.5  # k
@@ -90,7 +90,7 @@ def weights_of(
     family: str, added: int, gain: float, units: int, seed: np.random.SeedSequence, size: float = SIZE
 ) -> FixedPointWeights:
     """The matrix with this number of points of a family."""
-    from foretrain.training.fixed_points import basis_points, fixed_point_weights, sign_points
+    from foretrain.training.dynamics import basis_points, fixed_point_weights, sign_points
 
     # The first vector of signs is that of ones, which is left out: the others are balanced.
     signs = sign_points(units, added + 1, size)[1:]
@@ -145,7 +145,7 @@ def measured(
     weights: FixedPointWeights, starts: int, steps: int, seed: np.random.SeedSequence
 ) -> dict[str, float]:
     """What random starts come to: numbers of attractors, shares, exponents, and distances from the points."""
-    from foretrain.training.fixed_points import spectral_radii
+    from foretrain.training.dynamics import spectral_radii
 
     h = random_starts(starts, len(weights.matrix), spawn(seed, 1)[0])
     ends, rests = run_to_rest(weights.matrix, h, steps)

@@ -308,7 +308,7 @@ def train(sizes: Sizes, training: Training, seed: Seed) -> xarray.Dataset:
 
 def _network(sizes: Sizes, training: Training, seed: Seed) -> tuple[Recurrent, dict[str, Any]]:
     """A GRU by Xavier's rule, with fixed points if wanted; their spectral radii, and how many a search finds."""
-    from foretrain.training.fixed_points import find_fixed_points, plant_fixed_points
+    from foretrain.training.dynamics import fixed_points, plant_fixed_points
     from foretrain.training.tasks.memory_pro import Recurrent
 
     weights, points = spawn(seed, 2)
@@ -318,7 +318,7 @@ def _network(sizes: Sizes, training: Training, seed: Seed) -> tuple[Recurrent, d
     if training.points:
         planted = plant_fixed_points(gru, training.points, amplitude=sizes.amplitude, seed=points)
         radius[: training.points] = planted.radius.numpy()
-    searched = find_fixed_points(gru, starts=_STARTS, seed=points)
+    searched = fixed_points(gru, starts=_STARTS, seed=points)
     return model, {"planted_radius": ("point", radius), "stable_points": int(searched.stable.sum())}
 
 

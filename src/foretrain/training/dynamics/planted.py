@@ -25,7 +25,7 @@ all units: the slope along one of them at another is about (1 - k^2) artanh(k) /
 k e_i on single units are not, since such a unit leaves zero by itself: only those with all of these units on are.
 
 A GRU is not odd, since r(-h) = 1 - r(h) without biases: mirror images of the points are not fixed points, but there
-are some near them, and mixtures may be stable too. ``find_fixed_points`` tells how many there are altogether.
+are some near them, and mixtures may be stable too. ``ft.fixed_points`` tells how many there are altogether.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ from torch import Tensor, nn
 from foretrain.support.answers import Answer, Figure, Result, dataset_table, labelled, picked
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.seeds import Seed, torch_generator
-from foretrain.training.fixed_points.search import FixedPoints, Step, described, points_figure
+from foretrain.training.dynamics.recurrence import LayerMap
+from foretrain.training.dynamics.stationary_points import FixedPoints, Held, points_figure
 
 if TYPE_CHECKING:
     import xarray
@@ -245,9 +246,11 @@ def plant_fixed_points(
     wells that inputs hardly choose between; smaller ones lie in a landscape with slow directions. Returned are the
     points after rounding to the module's precision, in float64; mirror images and mixtures are not among them.
     """
-    step = Step.of(gru, None)
-    if not isinstance(gru, nn.GRU):
-        raise NotSupportedError("plant_fixed_points changes the candidate of a GRU: give it an nn.GRU.")
+    if not isinstance(gru, nn.GRU) or gru.num_layers > 1 or gru.bidirectional:
+        raise NotSupportedError(
+            "plant_fixed_points changes the candidate of a GRU: give it an nn.GRU of one layer in one direction."
+        )
+    step = LayerMap(gru)
     units = gru.hidden_size
     if not 1 <= count <= units:
         raise InputError(f"count is {count}, but a GRU of {units} units has room for 1 to {units} points.")
@@ -261,14 +264,18 @@ def plant_fixed_points(
         signs = torch.randint(0, 2, (count, units), generator=source)
         patterns = amplitude * (2 * signs - 1).double()
         # W_hn such that every pattern is its own candidate at zero input.
-        reset = torch.sigmoid(step.products(patterns) + step.given)[:, :units]
-        wanted = (torch.atanh(patterns) - step.given[2 * units :]) / reset - step.bias[2 * units :]
+        reset = torch.sigmoid(step.products(patterns) + step.given(None))[:, :units]
+        wanted = (torch.atanh(patterns) - step.bias_of_inputs[2 * units :]) / reset - step.bias[2 * units :]
         inverse, old = torch.linalg.pinv(patterns.t()), step.weight[2 * units :]
         with torch.no_grad():
             new = wanted.t() @ inverse + old - old @ patterns.t() @ inverse
             weight[2 * units :] = new.to(weight)
-        found = described(Step.of(gru, None), patterns, torch.ones(count, dtype=torch.int64))
-        if bool(found.stable.all()) and float((found.points.abs() - amplitude).abs().max()) < _ROUNDING:
+        found = Held(LayerMap(gru)).points(patterns)
+        if (
+            len(found) == count
+            and bool(found.stable.all())
+            and float((found.points.abs() - amplitude).abs().max()) < _ROUNDING
+        ):
             return found
     weight.data.copy_(before)
     raise InputError(

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from foretrain.support.errors import InputError, NotSupportedError
-from foretrain.training.fixed_points import (
+from foretrain.training.dynamics import (
     basis_points,
     fixed_point_weights,
     sign_points,
