@@ -88,8 +88,8 @@ plt.show()
 #
 # What a network can keep through a delay depends on its own dynamics: a state near a stable fixed point is forgotten
 # within the time constants there, chaos forgets everything. `ft.lyapunov`, `ft.fixed_points`,
-# `ft.participation_ratio` and `ft.spectral_radius` take recurrent layers and cells of torch, models with one inside, and any
-# other loop as one step `f(h, x)`; a recorder watches them during training under the same names.
+# `ft.participation_ratio` and `ft.spectral_radius` take recurrent layers and cells of torch, models with one inside,
+# and any other loop as one step `f(h, x)`; a recorder watches them during training under the same names.
 
 # %%
 print(ft.lyapunov(model, x.double(), count=3))
@@ -97,9 +97,12 @@ print(ft.participation_ratio(model, x.double()))
 points = ft.fixed_points(model, trials=x.double(), starts=20)  # at zero input, as in the delay
 print(points)
 
-leaky = lambda h, u: (
-    0.9 * h + 0.1 * torch.tanh(1.2 * h + u)
-)  # a loop of one's own, for units that do not interact
+
+def leaky(h, u):
+    """A loop of one's own: units that do not interact, each with two stable states."""
+    return 0.9 * h + 0.1 * torch.tanh(1.2 * h + u)
+
+
 print(ft.fixed_points(leaky, torch.zeros(2).double(), starts=torch.rand(40, 2).double() - 0.5, dt=0.01))
 
 # %% [markdown]

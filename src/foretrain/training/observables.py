@@ -344,7 +344,7 @@ def mode_alignment(modes: int = 3, accuracy: float = 0.02, seed: Seed = 0, **opt
 
 
 def lyapunov(count: int = 5, **options: Any) -> Observable:
-    """The largest Lyapunov exponents of a recurrent model along the batch, with errors; options of ``ft.lyapunov``."""
+    """The largest Lyapunov exponents along the batch, with their errors; options of ``ft.lyapunov``."""
     count = whole_number("count", count)
 
     def function(model: nn.Module, batch: Any) -> dict[str, xr.DataArray]:

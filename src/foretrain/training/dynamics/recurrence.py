@@ -113,12 +113,9 @@ class FunctionMap(StateMap):
     def __init__(self, function: StepFunction, like: Any) -> None:
         self._function, self._several = function, not isinstance(like, Tensor)
         parts = list(like) if self._several else [like]
-        if not all(isinstance(part, Tensor) and part.is_floating_point() and part.ndim > 1 for part in parts):
-            raise InputError(
-                "the states of a step must be real tensors (samples, units), or a tuple of them."
-            )
+        self.dtype = flat(parts).dtype
         self._shapes = [part.shape[1:] for part in parts]
-        self.units, self.dtype = sum(shape.numel() for shape in self._shapes), parts[0].dtype
+        self.units = sum(shape.numel() for shape in self._shapes)
         self.hidden = slice(0, self.units)
 
     def __call__(self, state: Tensor, x: Tensor | None) -> Tensor:
@@ -148,6 +145,8 @@ class FunctionMap(StateMap):
 
 def flat(parts: Sequence[Tensor]) -> Tensor:
     """Tensors (samples, ...) side by side as (samples, units)."""
+    if not all(isinstance(part, Tensor) and part.is_floating_point() and part.ndim > 1 for part in parts):
+        raise InputError("states must be real tensors (samples, units), or a tuple of them.")
     return torch.cat([part.flatten(1) for part in parts], 1)
 
 
