@@ -122,6 +122,7 @@ def _local(path: str | Path) -> Path:
 def _found(path: str | Path) -> Path:
     source = _local(path)
     restore(source)
+    restore(source / DATA)
     if not source.exists():
         raise FileError(f"{source} does not exist: check the `path`.")
     if _is_store(source):

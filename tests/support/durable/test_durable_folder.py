@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import subprocess
@@ -10,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from foretrain.support.durable import Lock, WorkFolder
-from foretrain.support.errors import FileError
+from foretrain.support.durable import Lock, WorkFolder, folder
+from foretrain.support.errors import FileError, ForetrainWarning
 
 TAKE = """
 import sys
@@ -123,6 +124,16 @@ def test_the_lock_of_a_folder_that_was_replaced_is_worth_nothing(
     monkeypatch.setattr(os, "open", replaced)
     with pytest.raises(FileError, match="another writer"):
         Lock(folder, "sweep")
+
+
+@pytest.mark.skipif(folder.fcntl is None, reason="no locks there")
+def test_a_file_system_without_locks_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(*_: object) -> None:
+        raise OSError(errno.ENOTSUP, "Operation not supported")
+
+    monkeypatch.setattr(folder.fcntl, "flock", unknown)
+    with pytest.warns(ForetrainWarning, match="knows no locks"):
+        Lock(tmp_path, "sweep").release()
 
 
 def test_what_a_folder_holds(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +16,7 @@ import torch
 from recorded_runs import MSE, data, network, recorder, sgd, train
 
 import foretrain as ft
-from foretrain.support.errors import FileError, ForetrainError, InputError
+from foretrain.support.errors import FileError, ForetrainError, ForetrainWarning, InputError
 from foretrain.training.recorder import Recorder, read
 
 
@@ -57,6 +58,37 @@ def test_a_refused_call_changes_nothing(whole: Path, how: dict[str, Any], wrong:
     assert ft.load(whole).sizes["step"] == 6
 
 
+@pytest.mark.parametrize("how", [{"resume": True}, {"resume_from": 3}, {"overwrite": True}])
+def test_a_batch_that_only_some_observables_take_changes_nothing(tmp_path: Path, how: dict[str, Any]) -> None:
+    """The spectra of the weights need no batch; the loss of the earlier recording must not end here."""
+    observables = ["loss", "weight_spectra"]
+    options: dict[str, Any] = {"loss": MSE, "budget": None}
+    with Recorder(tmp_path / "run", network(), observables, batch=data(), **options) as first:
+        for _ in range(4):
+            first.step()
+    before = state(tmp_path / "run")
+    with pytest.raises(InputError, match=r"'loss' does not work here .* stays as it is: mend"):
+        Recorder(
+            tmp_path / "run", network(), observables, batch=(torch.randn(3, 7), data()[1]), **options, **how
+        )
+    assert state(tmp_path / "run") == before
+
+
+def test_an_observable_that_failed_before_does_not_stop_the_next_run(tmp_path: Path) -> None:
+    observables = {"one": lambda model, batch: 1.0, "two": broken}
+    with (
+        pytest.warns(UserWarning, match="left out from now on"),
+        Recorder(tmp_path / "run", network(), observables),
+    ):
+        pass
+    with (
+        pytest.warns(UserWarning, match="left out from now on"),
+        Recorder(tmp_path / "run", network(), observables, resume=True, budget=None) as again,
+    ):
+        again.step()
+    assert read(tmp_path / "run", only="one").sizes["step"] == 2
+
+
 def test_a_refused_call_makes_no_folder(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no observable works"):
         recorder(tmp_path / "runs" / "new", network(), batch=torch.randn(3, 7))
@@ -71,6 +103,64 @@ def test_a_damaged_log_does_not_cost_the_data(whole: Path, how: dict[str, Any]) 
     with pytest.raises(FileError, match="beginning is damaged"):
         recorder(whole, network(), **how)
     assert state(whole) == before
+    assert ft.load(whole).sizes["step"] == 6
+
+
+@pytest.mark.parametrize("how", [{"resume": True}, {"resume_from": 4}])
+def test_records_lost_from_the_log_stay_in_the_data(whole: Path, how: dict[str, Any]) -> None:
+    """Between its records a log is damaged: going on would remove the data, which hold them still."""
+    log = whole / "records.log"
+    data = bytearray(log.read_bytes())
+    data[len(data) // 2] ^= 1
+    log.write_bytes(data)
+    before = state(whole)
+    with (
+        pytest.warns(ForetrainWarning, match="is damaged"),
+        pytest.raises(FileError, match=r"move data\.zarr away"),
+    ):
+        recorder(whole, network(), **how)
+    assert state(whole) == before
+    (whole / "data.zarr").rename(whole.parent / "saved.zarr")
+    with pytest.warns(ForetrainWarning, match="is damaged"), recorder(whole, network(), **how):
+        pass
+    assert ft.load(whole.parent / "saved.zarr").sizes["step"] == 6
+
+
+def test_a_full_disk_when_it_goes_on_keeps_the_data(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = read(whole)
+
+    def full(*_: Any) -> Any:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", full)
+        with pytest.raises(FileError, match="No space left"):
+            recorder(whole, network(), resume=True)
+    assert read(whole).equals(before)
+    assert ft.load(whole).sizes["step"] == 6
+    with recorder(whole, network(), resume=True):
+        assert not (whole / "data.zarr").exists()
+
+
+@pytest.mark.parametrize("how", [{"resume_from": 3}, {"overwrite": True}])
+def test_a_new_log_that_gets_no_name_keeps_the_data(
+    whole: Path, how: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: Any) -> Any:
+        raise OSError(5, "Input/output error")
+
+    before = state(whole)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", refused)
+        with pytest.raises(FileError, match="Input/output error"):
+            recorder(whole, network(), **how)
+    assert state(whole) == before
+
+
+def test_data_between_two_names_are_found(whole: Path) -> None:
+    """A process that replaces the data may die after one renaming of two; the number is that of no process."""
+    name = f".data.zarr.replaced-{socket.gethostname()}-{2**22 + 1}-0123abcd"
+    (whole / "data.zarr").rename(whole / name)
     assert ft.load(whole).sizes["step"] == 6
 
 

@@ -11,7 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from foretrain.support.errors import FileError
+from foretrain.support.errors import FileError, ForetrainWarning
+from foretrain.support.user_warnings import warn_user
 
 try:
     import fcntl
@@ -19,7 +20,6 @@ except ImportError:  # Windows: two processes are then not kept apart
     fcntl = None  # type: ignore[assignment]
 
 LOCK = ".lock"
-# Where the file system knows no locks, two writers are not kept apart.
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
 
 
@@ -118,6 +118,8 @@ def _locked_file(path: Path) -> int:
         except OSError as error:
             if error.errno not in _NO_LOCKS:
                 raise
+            told = f"the file system of {path.parent} knows no locks: see to it that only one process writes there."
+            warn_user(told, ForetrainWarning)
         # The lock of a folder that was replaced meanwhile is worth nothing.
         if not os.path.samestat(os.fstat(descriptor), os.stat(path)):
             raise BlockingIOError

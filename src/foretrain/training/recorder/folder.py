@@ -37,10 +37,15 @@ class Folder:
         try:
             if resume:
                 self.contents = read_log(self.path, until)
-                self._refuse_other_observables()
+                self._refuse_to_go_on()
         except BaseException:
             self._lock.release()
             raise
+
+    @property
+    def is_taken(self) -> bool:
+        """Whether an earlier recording is gone on with or replaced, before the first frame is written."""
+        return self._lock is not None and self._log is None
 
     def append(self, data: bytes) -> None:
         """Write frames and wait until they are on disk; the first ones begin the recording."""
@@ -52,15 +57,15 @@ class Folder:
             self._holds_recording(allowed=False)  # another one may have been faster
         path, end = self.path / LOG, self.contents.end
         if end and not self.contents.forgotten:
-            self._remove_data()
             self._log = Log(path, end)
             self._log.append(data)
-            return
-        whole = (path.read_bytes()[:end] if end else frame(self._header)) + data
-        with new_file(path, overwrite=True) as successor:
-            successor.write_bytes(whole)
-            self._remove_data()
-        self._log = Log(path, len(whole))
+        else:
+            whole = (path.read_bytes()[:end] if end else frame(self._header)) + data
+            with new_file(path, overwrite=True) as successor:
+                successor.write_bytes(whole)
+            self._log = Log(path, len(whole))
+        # What an earlier run wrote at its end is stale now that the new record is there, and not before.
+        shutil.rmtree(self.path / DATA, ignore_errors=True)
 
     def close(self) -> None:
         """Let others have it."""
@@ -78,14 +83,15 @@ class Folder:
             )
         return found
 
-    def _refuse_other_observables(self) -> None:
+    def _refuse_to_go_on(self) -> None:
+        if self.contents.damaged and (self.path / DATA).exists():
+            raise FileError(
+                f"{self.path / LOG} is damaged, and {DATA} beside it may hold what is lost there: move {DATA} away, "
+                "which `ft.load` reads, before you go on."
+            )
         before, now = self.contents.header["observables"], self._header["observables"]
         if set(before) != set(now):
             raise InputError(
                 f"{self.path} was recorded with {', '.join(before)}, not with {', '.join(now)}: ask for the same "
                 "observables, or choose another folder."
             )
-
-    def _remove_data(self) -> None:
-        """What was written at the end of an earlier run is made from its log, and stale with the first new record."""
-        shutil.rmtree(self.path / DATA, ignore_errors=True)

@@ -62,6 +62,7 @@ class Contents:
     closing: dict[str, Any] = field(default_factory=dict)
     end: int = 0
     forgotten: bool = False  # whether whole frames come after the end
+    damaged: bool = False  # whether something between frames was passed over
 
     @property
     def last_step(self) -> int:
@@ -91,7 +92,7 @@ def read_log(folder: Path, until: int | None = None) -> Contents:
             f"{folder / LOG} is damaged: {lost} bytes between its records are not readable and left out.",
             ForetrainWarning,
         )
-    found = Contents()
+    found = Contents(damaged=bool(lost))
     for frame in frames:
         entry, kind = frame.entry, frame.entry["kind"]
         if until is not None and entry[STEP] > until:

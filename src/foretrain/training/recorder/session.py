@@ -56,7 +56,8 @@ class Session:
     def rehearse(self, batch: Callable[[], Any]) -> float:
         """Call every observable once for nothing, so that imports and other first-time work are not its cost.
 
-        The seconds it took. What fails here will fail again in the first record, which says so; not if all fail.
+        The seconds it took. What fails here will fail again in the first record, which says so. If all fail, or one
+        that an earlier recording would suffer from, the recording is refused.
         """
         start, unused = clock(), Taken()
         with undisturbed(self._model) as snapshot:
@@ -66,6 +67,13 @@ class Session:
         if len(unused.failures) == len(self.active):
             name, why = next(iter(unused.failures.items()))
             raise InputError(f"nothing would be recorded, for no observable works here; {name!r}: {why}")
+        before = {failure["observable"] for failure in self._folder.contents.failures}
+        if self._folder.is_taken and (worse := unused.failures.keys() - before):
+            name = min(worse)
+            raise InputError(
+                f"the observable {name!r} does not work here ({unused.failures[name]}), and {self._folder.path} holds "
+                "an earlier recording, which stays as it is: mend that first, or choose another folder."
+            )
         return clock() - start
 
     def record(
