@@ -67,7 +67,7 @@ def test_a_batch_that_only_some_observables_take_changes_nothing(tmp_path: Path,
         for _ in range(4):
             first.step()
     before = state(tmp_path / "run")
-    with pytest.raises(InputError, match=r"'loss' does not work here .* stays as it is: mend"):
+    with pytest.raises(InputError, match=r"'loss' does not work here .* stays: mend"):
         Recorder(
             tmp_path / "run", network(), observables, batch=(torch.randn(3, 7), data()[1]), **options, **how
         )

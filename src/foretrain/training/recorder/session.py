@@ -71,8 +71,8 @@ class Session:
         if self._folder.is_taken and (worse := unused.failures.keys() - before):
             name = min(worse)
             raise InputError(
-                f"the observable {name!r} does not work here ({unused.failures[name]}), and {self._folder.path} holds "
-                "an earlier recording, which stays as it is: mend that first, or choose another folder."
+                f"the observable {name!r} does not work here ({unused.failures[name]}); {self._folder.path} holds "
+                "an earlier recording, which stays: mend that first, or choose another folder."
             )
         return clock() - start
 
