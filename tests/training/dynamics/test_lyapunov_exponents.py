@@ -116,11 +116,10 @@ def test_layers_by_the_framework_itself(kind: Any, layers: int) -> None:
         return torch.cat([part.flatten() for part in (last if several else (last,))])
 
     state = torch.zeros(run.units).double()
-    eye = torch.eye(run.units).double().expand(2, -1, -1)
     determinants = []
-    for time, push in enumerate(run.transitions()):
+    for time in range(run.steps):
         exact = torch.autograd.functional.jacobian(lambda h, now=time: after(h, now), state)
-        torch.testing.assert_close(push(eye)[0], exact, atol=1e-12, rtol=1e-9)
+        torch.testing.assert_close(run.jacobian(time)[0], exact, atol=1e-12, rtol=1e-9)
         torch.testing.assert_close(run.states[0, time], state)
         determinants.append(float(torch.linalg.slogdet(exact)[1]))
         state = after(state, time).detach()
@@ -188,10 +187,8 @@ def test_a_layer_that_is_called_step_by_step_and_one_inside_a_model() -> None:
     whole.load_state_dict(model.lstm.state_dict())
     run, expected = read_run(model, x), read_run(whole, x)
     torch.testing.assert_close(run.states, expected.states[:, 1:])
-    pushes, wanted = [*run.transitions()], [*expected.transitions()][1:]
-    eye = torch.eye(6).double().expand(2, -1, -1)
-    for mine, its in zip(pushes, wanted, strict=True):
-        torch.testing.assert_close(mine(eye), its(eye))
+    for time in range(run.steps):
+        torch.testing.assert_close(run.jacobian(time), expected.jacobian(time + 1))
 
     inside = Recurrent(2, 5, 3, dtype=torch.float64)
     np.testing.assert_allclose(lyapunov(inside, x).values, lyapunov(inside.recurrent, x).values)
@@ -254,8 +251,7 @@ def test_random_networks_become_chaotic_at_gain_one() -> None:
         assert wild.chaotic is True
     whole = lyapunov(random_network(30, 1.5, 0), steps=50, count=None, discard=0)
     run = read_run(random_network(30, 1.5, 0), steps=50)
-    eye = torch.eye(30).double().expand(run.samples, -1, -1)
-    determinants = torch.stack([torch.linalg.slogdet(push(eye))[1] for push in run.transitions()])
+    determinants = torch.stack([torch.linalg.slogdet(run.jacobian(time))[1] for time in range(50)])
     assert float(whole.values.sum()) == pytest.approx(float(determinants.mean()))
 
 

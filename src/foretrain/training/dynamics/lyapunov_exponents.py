@@ -184,8 +184,8 @@ def lyapunov(
     drawn = torch.randn(run.samples, run.units, count, dtype=torch.float64, generator=torch_generator(seed))
     frame = torch.linalg.qr(drawn).Q.to(run.states.device)
     grown: list[torch.Tensor] = []
-    for step, push in enumerate(track(run.transitions(), "Lyapunov exponents", run.steps), start=1):
-        frame = push(frame.to(run.dtype)).double()
+    for step in track(range(1, run.steps + 1), "Lyapunov exponents"):
+        frame = run.push(step - 1, frame.to(run.dtype)).double()
         if step % every:
             continue
         frame, upper = torch.linalg.qr(frame)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 from itertools import chain
@@ -29,7 +29,6 @@ from foretrain.support.seeds import Seed, torch_generator
 
 StepFunction: TypeAlias = Callable[..., Any]
 States: TypeAlias = str | Sequence[str] | None
-Push: TypeAlias = Callable[[Tensor], Tensor]  # V -> J V, (samples, units, vectors)
 
 _LAYERS: dict[type[nn.RNNCellBase], Any] = {
     nn.RNNCell: nn.RNN,
@@ -273,58 +272,43 @@ def _recurrent_part(model: nn.Module, states: States) -> nn.RNNBase | None:
 
 
 class Run(ABC):
-    """A batch on its way: ``states`` (samples, times, units), and one transition between any two of them."""
+    """A batch on its way: ``states`` (samples, times, units), and the Jacobians of the ``steps`` between them."""
 
-    states: Tensor
-    hidden: slice
+    def __init__(self, states: Tensor, hidden: slice | None = None) -> None:
+        self.states, self.dtype = states, states.dtype
+        self.samples, times, self.units = states.shape
+        self.steps = times - 1
+        self.hidden = slice(0, self.units) if hidden is None else hidden
+        if not bool(torch.isfinite(states).all()):
+            raise InputError(
+                "the states grow beyond all bounds on the way: give fewer steps or other first states."
+            )
 
     @abstractmethod
-    def transitions(self) -> Iterator[Push]:
-        """V -> J V for one step after the other."""
+    def push(self, time: int, vectors: Tensor, rows: slice | Tensor = slice(None)) -> Tensor:
+        """J V of one step, for all samples or some: (samples, units, vectors)."""
 
-    @property
-    def samples(self) -> int:
-        """How many trials there are."""
-        return len(self.states)
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Of the states."""
-        return self.states.dtype
-
-    @property
-    def units(self) -> int:
-        """How many numbers a state has."""
-        return self.states.shape[2]
-
-    @property
-    def steps(self) -> int:
-        """How many transitions there are."""
-        return self.states.shape[1] - 1
+    def jacobian(self, time: int, rows: slice | Tensor = slice(None)) -> Tensor:
+        """The Jacobian of one step: (samples, units, units)."""
+        eye = torch.eye(self.units, dtype=self.dtype, device=self.states.device)
+        return self.push(time, eye.expand(len(self.states[rows]), -1, -1), rows)
 
 
 class MapRun(Run):
     """A map that is iterated from first states, with inputs (samples, steps, ...) or none."""
 
     def __init__(self, step: StateMap, first: Tensor, inputs: Tensor | None, steps: int) -> None:
-        self._step, self._inputs, self.hidden = step, inputs, step.hidden
+        self._step, self._inputs = step, inputs
         found = [first]
         with torch.no_grad():
             for time in range(steps):
-                found.append(step(found[-1], self._given(time)))
-        self.states = torch.stack(found, 1)
-        if not bool(torch.isfinite(self.states).all()):
-            raise InputError(
-                "the states grow beyond all bounds on the way: give fewer steps or other first states."
-            )
+                found.append(step(found[-1], None if inputs is None else inputs[:, time]))
+        super().__init__(torch.stack(found, 1), step.hidden)
 
-    def _given(self, time: int) -> Tensor | None:
-        return None if self._inputs is None else self._inputs[:, time]
-
-    def transitions(self) -> Iterator[Push]:
+    def push(self, time: int, vectors: Tensor, rows: slice | Tensor = slice(None)) -> Tensor:
         """By the map's own products."""
-        for time in range(self.steps):
-            yield partial(self._step.push, self.states[:, time], self._given(time))
+        given = None if self._inputs is None else self._inputs[rows, time]
+        return self._step.push(self.states[rows, time], given, vectors)
 
 
 class NamedRun(Run):
@@ -370,8 +354,7 @@ class NamedRun(Run):
                 "name what is called once in each of three steps or more, or give the step as a function."
             )
         self._parts: list[list[Tensor]] = [[*chain(*parts)] for parts in zip(*calls.values())]
-        self.states = torch.stack([flat(parts).detach() for parts in self._parts], 1)
-        self.hidden = slice(0, self.units)
+        super().__init__(torch.stack([flat(parts).detach() for parts in self._parts], 1))
         self._refuse_other_ways()
 
     def _refuse_other_ways(self) -> None:
@@ -391,10 +374,9 @@ class NamedRun(Run):
             "keeps, or give the step as a function f(h, x)."
         )
 
-    def transitions(self) -> Iterator[Push]:
+    def push(self, time: int, vectors: Tensor, rows: slice | Tensor = slice(None)) -> Tensor:
         """From the graph of the loop."""
-        for before, after in zip(self._parts, self._parts[1:]):
-            yield jacobian_of(flat(after), before).__matmul__
+        return jacobian_of(flat(self._parts[time + 1]), self._parts[time])[rows] @ vectors
 
 
 def read_run(

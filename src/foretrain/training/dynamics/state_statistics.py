@@ -230,12 +230,10 @@ def spectral_radius(
     everything = run.samples * run.steps
     drawn = torch.randperm(everything, generator=torch_generator(seed))[:draws].sort().values
     trials, times = drawn % run.samples, drawn // run.samples
-    eye = torch.eye(run.units, dtype=run.dtype, device=run.states.device).expand(run.samples, -1, -1)
-    radii = []
-    for time, push in enumerate(run.transitions()):
-        own = trials[times == time]
-        if len(own):
-            radii.append(torch.linalg.eigvals(push(eye)[own].double()).abs().amax(1).cpu())
+    radii = [
+        torch.linalg.eigvals(run.jacobian(int(time), trials[times == time]).double()).abs().amax(1).cpu()
+        for time in torch.unique(times)
+    ]
     return SpectralRadius(weights, torch.cat(radii).numpy(), times.numpy() + 1)
 
 
