@@ -18,7 +18,7 @@ from torch import nn
 from foretrain.support.durable import frame, scan
 from foretrain.support.errors import FileError, InputError
 from foretrain.training.recorder import Recorder, read
-from foretrain.training.recorder.reading import LOG
+from foretrain.training.recorder.records import LOG
 
 
 def record(folder: Path, steps: int, model: nn.Module | None = None, **options: Any) -> Recorder:

@@ -3,8 +3,8 @@
 ``recording`` gives them back as a result that prints and draws itself.
 """
 
-from foretrain.training.recorder.reading import read
 from foretrain.training.recorder.recorder import Recorder
 from foretrain.training.recorder.recording import RecorderSummary, Recording, recording
+from foretrain.training.recorder.records import read
 
 __all__ = ["Recorder", "RecorderSummary", "Recording", "read", "recording"]

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from foretrain.support.arguments import whole_number
 from foretrain.support.errors import InputError, unknown_name
 from foretrain.training.observables import Observable
-from foretrain.training.recorder.values import check_name
+from foretrain.training.recorder.records import check_name
 
 ScheduleLike: TypeAlias = str | Iterable[int] | Callable[[int], bool] | None
 

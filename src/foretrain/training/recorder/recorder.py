@@ -38,13 +38,11 @@ from foretrain.training.recorder.arguments import (
     on_every_step,
 )
 from foretrain.training.recorder.budget import BOOKKEEPING, Budget, Pace
-from foretrain.training.recorder.folder import Folder
 from foretrain.training.recorder.isolation import plain, undisturbed
 from foretrain.training.recorder.live_line import LiveLine
-from foretrain.training.recorder.reading import FORMAT, read
 from foretrain.training.recorder.recording import ObservableSummary, RecorderSummary, recording
-from foretrain.training.recorder.session import Session, words
-from foretrain.training.recorder.values import check_name
+from foretrain.training.recorder.records import FORMAT, check_name, read
+from foretrain.training.recorder.session import Folder, Session, words
 
 if TYPE_CHECKING:
     import xarray as xr

@@ -24,7 +24,7 @@ from foretrain.support.answers import (
     shades,
 )
 from foretrain.support.errors import InputError
-from foretrain.training.recorder.reading import read
+from foretrain.training.recorder.records import read
 
 if TYPE_CHECKING:
     import xarray as xr
