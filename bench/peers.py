@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -35,6 +36,8 @@ class Environment:
     stand_ins: tuple[str, ...] = ()
     oldest_python: tuple[int, int] = (3, 11)
     newest_python: tuple[int, int] = (3, 14)
+    folder_variable: str = ""  # of a peer on no package index: it names the folder that has its code
+    source: str = ""  # where its user gets that from
 
     @property
     def folder(self) -> Path:
@@ -50,9 +53,21 @@ class Environment:
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
     @property
+    def remedy(self) -> str:
+        """What to do where it is not ready."""
+        if self.folder_variable and not os.environ.get(self.folder_variable):
+            return (
+                f"it is on no package index: set {self.folder_variable} to a copy of {self.source} and run "
+                "make bench-env"
+            )
+        return "run make bench-env"
+
+    @property
     def ready(self) -> bool:
-        """Whether the environment is complete and belongs to this entry."""
+        """Whether the environment is complete and belongs to this entry, and code from elsewhere is there."""
         stamp = self.folder / "stamp"
+        if self.folder_variable and not os.environ.get(self.folder_variable):
+            return False
         return self.python.exists() and stamp.exists() and stamp.read_text() == self.stamp
 
 
@@ -95,6 +110,14 @@ ENVIRONMENTS = {
             check="import nngeometry, importlib.metadata as m; print('NNGeometry', m.version('nngeometry'))",
             requirements=("torch==2.13.0", "numpy>=2.0"),
             without_dependencies=("nngeometry==0.4",),
+        ),
+        Environment(
+            name="kpflow",
+            server="bench.peer_side.kpflow_calls",
+            check="import bench.peer_side.kpflow_calls; print('kpflow, from the folder that KPFLOW names')",
+            requirements=("torch==2.13.0", "numpy>=2.0", "scipy", "matplotlib"),
+            folder_variable="KPFLOW",
+            source="github.com/meeree/kpflow",
         ),
         OwnEnvironment(
             name="torch.func",
@@ -142,7 +165,7 @@ def _write_stand_ins(peer: Environment) -> None:
 
 
 def _run(peer: Environment, arguments: list[str]) -> str:
-    done = subprocess.run([str(peer.python), *arguments], capture_output=True, text=True, check=False)
+    done = subprocess.run([str(peer.python), *arguments], capture_output=True, text=True, check=False, cwd=ROOT)
     if done.returncode:
         last = "\n".join(done.stderr.strip().splitlines()[-8:])
         raise FileError(
@@ -162,6 +185,9 @@ def main() -> int:
         for peer in map(environment, parser.parse_args().names or list(ENVIRONMENTS)):
             if peer.ready:
                 print(f"{peer.name}: ready")
+                continue
+            if peer.folder_variable and not os.environ.get(peer.folder_variable):
+                print(f"{peer.name}: left out, because {peer.remedy}")
                 continue
             print(f"{peer.name}: building {peer.folder.relative_to(ROOT)} ...", flush=True)
             build(peer)

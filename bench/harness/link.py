@@ -31,7 +31,7 @@ class Link:
 
     def __init__(self, peer: Environment) -> None:
         if not peer.ready:
-            raise PeerMissingError(f"{peer.name} is not installed: run make bench-env")
+            raise PeerMissingError(f"{peer.name} is not installed: {peer.remedy}")
         self.peer = peer
         self._folder = tempfile.TemporaryDirectory(prefix="bench-")
         self._log = (Path(self._folder.name) / "log").open("w+")

@@ -7,6 +7,7 @@ import torch
 from spectral_operators import Matrix, Spectral, random_matrix, spectrum, symmetric_matrix
 from torch import Tensor
 
+from foretrain.operators import Space, diagonal
 from foretrain.operators.estimators import Modes, top_modes
 from foretrain.support.errors import AccuracyWarning, InputError
 
@@ -114,6 +115,27 @@ def test_five_modes_of_a_flat_spectrum_take_few_products() -> None:
     assert modes.relative_residuals.max() <= 1e-4
     assert modes.products <= 80
     torch.testing.assert_close(modes.values, values[:5], atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("name", ["gaps", "clustered", "degenerate", "low rank", "zero", "flat"])
+def test_large_states_in_single_precision_are_right_to_its_rounding(name: str) -> None:
+    """Where modes have entries of one size, sums in single precision would be wrong by 1e-5."""
+    place = torch.arange(100_000, dtype=torch.float64)
+    values = 1 / (1 + place / 1000)
+    top = {"gaps": [4, 3, 2], "clustered": [4, 3.999, 3.998], "degenerate": [4, 4, 4], "flat": [0.95, 0.9, 0.85]}
+    values[:3] = torch.tensor(top.get(name, [4, 3, 2]), dtype=torch.float64)
+    values[3:] *= 0.0 if name == "low rank" else 0.5
+    values *= 0.0 if name == "zero" else 1.0
+    for operator in (
+        diagonal(Space.of(unit=len(values)), values.float()),
+        Spectral(values.float()),
+    ):
+        modes = top_modes(operator, 3)
+        rows = modes.vectors.double()
+        assert modes.converged
+        assert modes.products <= 60
+        torch.testing.assert_close(rows @ rows.T, torch.eye(3).double(), atol=3e-7, rtol=0)
+        torch.testing.assert_close(modes.values, values[:3], atol=2e-6, rtol=0)
 
 
 def test_exhausted_budgets_warn_and_say_so() -> None:

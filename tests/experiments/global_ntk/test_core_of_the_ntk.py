@@ -64,8 +64,27 @@ def test_the_view_of_the_propagator_is_a_partial_trace_too() -> None:
     torch.testing.assert_close(whole, dense, atol=1e-6, rtol=0)
     torch.testing.assert_close(whole.diagonal(), torch.ones(len(whole)).double(), atol=1e-6, rtol=0)
     core = {"core": measurements.core_view(kernel)}
-    found = measurements._described(core, torch.eye(PLAN.units), kernel).singular_value.sel(view="P")
+    found = measurements._described(core, blocks / PLAN.units, kernel).singular_value.sel(view="P")
     np.testing.assert_allclose(PLAN.units * found, torch.linalg.svdvals(dense).numpy(), atol=1e-6)
+
+
+def test_sampled_blocks_of_the_propagator_are_within_their_errors() -> None:
+    kernel = _kernel()
+    exact = measurements.propagator_blocks(kernel.P, torch.eye(PLAN.units)) * 1.0
+    draws = torch.stack([measurements.sampled_propagator_blocks(kernel.P, 50, seed) for seed in range(40)])
+    spread = draws.std(0)
+    later = torch.ones(TASK.steps, TASK.steps).tril(-1).bool()
+    assert float((draws[:, :, ~later] - exact[:, ~later]).abs().max()) < 1e-6
+    z = ((draws.mean(0) - exact) / (spread / 40**0.5))[:, later]
+    assert bool((spread[:, later] > 0).all())
+    assert 0.7 < float(z.square().mean().sqrt()) < 1.4  # samples share signs: fewer are independent
+
+
+def test_spectra_alone_are_those_of_the_whole_experiment() -> None:
+    result = experiment.core_spectra(PLAN, 0)
+    assert set(result.data.view.values) == {"NTK", "core", "P"}
+    assert {row.quantity[:2] for row in result.table} == {"3C", "3D"}
+    assert result.figure is not None and result.figure() is not None
 
 
 def test_pair_views_expand_and_average() -> None:

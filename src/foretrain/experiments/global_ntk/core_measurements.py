@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 MODES = 4  # of every view that are kept
 _ACCURACY = 0.01
-_WEIGHTINGS = 32  # random signs of the units for the view of P
+_IMPULSES = 256  # changes by random signs for the view of P
 _SPEED = 0.5  # of the largest stable step of gradient descent
 
 
@@ -54,19 +54,16 @@ def likeness(kernel: GlobalNTK, seed: int) -> xarray.Dataset:
     return xarray.Dataset(cosines, {"operator": list(found)})
 
 
-def views(kernel: GlobalNTK, seed: int) -> xarray.Dataset:
-    """Singular values of the views in time of NTK_S, V V*, K and P, and leading modes of the symmetric ones."""
-    from foretrain.operators.flat_blocks import random_signs
+def views(kernel: GlobalNTK, seed: int, *, with_local: bool = True) -> xarray.Dataset:
+    """Singular values of the views in time of NTK_S, V V*, P and K, and leading modes of the symmetric ones.
 
-    units = kernel.domain.plain("the propagator")["unit"]
-    signs = random_signs(_WEIGHTINGS, units, seed, dtype=kernel.dtype, device=kernel.device)
-    matrices = {
-        "NTK": kernel.temporal(accuracy=_ACCURACY, seed=seed).matrix,
-        "core": core_view(kernel),
+    That of K, which takes a product for every place and most of the time, can be left out.
+    """
+    matrices = {"NTK": kernel.temporal(accuracy=_ACCURACY, seed=seed).matrix, "core": core_view(kernel)}
+    if with_local:
         # No weight of one unit touches another, so that all pairs are the equal ones: exact, at one product each.
-        "K": pair_view(kernel.K),
-    }
-    return _described(matrices, signs, kernel)
+        matrices["K"] = pair_view(kernel.K)
+    return _described(matrices, sampled_propagator_blocks(kernel.P, _IMPULSES, seed), kernel)
 
 
 def pair_views(kernel: GlobalNTK) -> xarray.Dataset:
@@ -74,7 +71,7 @@ def pair_views(kernel: GlobalNTK) -> xarray.Dataset:
     import torch
 
     ones = torch.ones(1, kernel.domain.plain("pairs")["unit"], dtype=kernel.dtype)
-    return _described({"NTK": pair_view(kernel)}, ones, kernel)
+    return _described({"NTK": pair_view(kernel)}, propagator_blocks(kernel.P, ones), kernel)
 
 
 def core_view(kernel: GlobalNTK) -> torch.Tensor:
@@ -107,8 +104,28 @@ def propagator_blocks(P: Operator, weightings: torch.Tensor) -> torch.Tensor:
     return found / (len(weightings) * units)
 
 
+def sampled_propagator_blocks(P: Operator, count: int, seed: int) -> torch.Tensor:
+    """tr_unit(P) / units for every sample, (batch, time, time), from changes by random signs at all steps at once.
+
+    The signs of a step see what P makes of their own change; what it makes of those at other steps has mean zero. A
+    change at the same step stays as it is, and none reaches an earlier step: these entries are exact.
+    """
+    import torch
+
+    from foretrain.operators.flat_blocks import random_signs
+
+    batch, steps, units = P.domain.plain("the propagator").shape
+    found = torch.zeros(batch, steps, steps, dtype=torch.float64)
+    signs = random_signs(count, steps * units, seed, dtype=P.dtype, device=P.device).view(count, steps, units)
+    for part in torch.split(signs, P.best_block):
+        given = part[:, None].expand(-1, batch, -1, -1)
+        later = P.apply(given.flatten(1)).view(given.shape) - given
+        found += torch.einsum("ibtu,isu->bts", later, part).double()
+    return (found / (count * units)).tril(-1) + torch.eye(steps, dtype=torch.float64)
+
+
 def _described(
-    matrices: dict[str, torch.Tensor], weightings: torch.Tensor, kernel: GlobalNTK
+    matrices: dict[str, torch.Tensor], propagator: torch.Tensor, kernel: GlobalNTK
 ) -> xarray.Dataset:
     """Singular values of all views and of P by falling size, and eigenvectors of the matrices as (batch, time)."""
     import torch
@@ -121,7 +138,7 @@ def _described(
         largest = leading.gather(1, leading.abs().argmax(1, keepdim=True))
         modes.append((leading * largest.sign()).reshape(-1, batch, steps).numpy())
         values.append(found.flip(0).clamp_min(0).numpy())
-    blocks = torch.linalg.svdvals(propagator_blocks(kernel.P, weightings))
+    blocks = torch.linalg.svdvals(propagator)
     values.append(np.sort(blocks.flatten().numpy())[::-1].copy())
     return xarray.Dataset(
         {

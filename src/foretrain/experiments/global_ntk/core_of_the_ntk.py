@@ -104,6 +104,21 @@ def core_of_the_ntk(plan: Plan, seed: int, parts: Parts) -> Result:
     return Result(verdict, rows, joined, _draw)
 
 
+def core_spectra(plan: Plan, seed: int) -> Result:
+    """Spectra in time of NTK_S, its core and P before training, and the leading modes (figure 3C and D)."""
+    drawing, probing = spawn(seed, 2)
+    setting = _Setting(plan, drawing, integer(probing))
+    views = measure.views(setting.kernel(setting.start()), setting.probing, with_local=False)
+    data = views.expand_dims(when=["start"])
+    data.attrs |= {"units": plan.units, "samples": plan.samples, "periods": list(plan.periods)}
+    NTK, core, P = (measure.modes_needed(_spectrum(data, "start", view)) for view in ("NTK", "core", "P"))
+    verdict = (
+        f"Before training {NTK} modes in time make 95 % of NTK_S and {core} of V V*, but {P} of "
+        f"{data.sizes['index']} of P."
+    )
+    return Result(verdict, (*_spectrum_rows(data), *_mode_rows(data)), data, _draw_spectra)
+
+
 @dataclass(frozen=True)
 class _Setting:
     """The task, its inputs, and the network at any checkpoint."""
@@ -198,23 +213,7 @@ def _draw(data: xarray.Dataset) -> Figure:
     for operator, (label, color) in _OPERATORS.items():
         own = data.sel(operator=operator)
         panel.curve(own.checkpoint, own.cosine, "o-", label, color, error=own.cosine_error, size=4)
-    # Spectra relative to the largest singular value, with a point where the modes reach 95 %.
-    title = "Views in time, before (solid) and after training (dashed)"
-    panel = figure.panel(title, log("mode"), log("singular value / largest", _SMALLEST))
-    for view, (name, color) in _VIEWS.items():
-        spectra = [_spectrum(data, when, view) for when in ("start", "end")]
-        before, after = map(measure.modes_needed, spectra)
-        labels = (f"{name}: 95 % in {before} before, {after} after", "")
-        for values, needed, style, label in zip(spectra, (before, after), ("-", "--"), labels):
-            shown = values[values > _SMALLEST * values[0]] / values[0]
-            panel.curve(np.arange(1, len(shown) + 1), shown, style, label, color)
-            panel.curve(needed, shown[needed - 1], "o", "", color)
-    for view, words in (("NTK", "NTK$_S$"), ("core", "core")):
-        for number in range(1, measure.MODES + 1):
-            mode = data["mode"].sel(when="start", shown_view=view, number=number).values
-            _draw_image(
-                figure, f"{words}, mode {number}: {in_response(mode, data):.0%} in response", mode, data
-            )
+    _draw_views(figure, data)
     for name in ("aligned", "response, angle"):
         _draw_image(figure, f"target: {name}", data.target.sel(target_name=name).values, data)
     steps = np.arange(data.sizes["descent_step"])
@@ -227,6 +226,37 @@ def _draw(data: xarray.Dataset) -> Figure:
         panel.curve(steps, own.frozen_loss, ":", "", INK, width=1)
     panel.legend_entry(":", "frozen kernel")
     return figure
+
+
+def _draw_spectra(data: xarray.Dataset) -> Figure:
+    """Spectra in time before training and leading modes."""
+    title = f"Before training: a GRU of {data.attrs['units']} units on Memory-Pro"
+    figure = Figure(title, layout="AAAA BCDE FGHI", heights=(1.5, 1, 1), size=(14, 10))
+    _draw_views(figure, data)
+    return figure
+
+
+def _draw_views(figure: Figure, data: xarray.Dataset) -> None:
+    """Spectra relative to the largest singular value, with a point where modes reach 95 %, and modes as images."""
+    styles = dict(zip([str(when) for when in data.when.values], ("-", "--")))
+    title = f"Views in time, {' and '.join(f'{when} ({style})' for when, style in styles.items())} of training"
+    panel = figure.panel(title, log("mode"), log("singular value / largest", _SMALLEST))
+    for view in data.view.values:
+        name, color = _VIEWS[str(view)]
+        spectra = {when: _spectrum(data, when, str(view)) for when in styles}
+        needed = {when: measure.modes_needed(values) for when, values in spectra.items()}
+        label = f"{name}: 95 % in {', '.join(map(str, needed.values()))}"
+        for when, values in spectra.items():
+            shown = values[values > _SMALLEST * values[0]] / values[0]
+            panel.curve(np.arange(1, len(shown) + 1), shown, styles[when], label, color)
+            panel.curve(needed[when], shown[needed[when] - 1], "o", "", color)
+            label = ""
+    for view, words in (("NTK", "NTK$_S$"), ("core", "core")):
+        for number in range(1, measure.MODES + 1):
+            mode = data["mode"].sel(when="start", shown_view=view, number=number).values
+            _draw_image(
+                figure, f"{words}, mode {number}: {in_response(mode, data):.0%} in response", mode, data
+            )
 
 
 def _draw_image(figure: Figure, title: str, image: FloatArray, data: xarray.Dataset) -> None:
@@ -274,8 +304,8 @@ def _spectrum_rows(data: xarray.Dataset) -> list[Row]:
         Row("3C: modes for 95 % of V V* (about)", 3, core, None, abs(core - 3) <= 1, note),
         Row(title, "nearly full rank", propagator, None, nearly, full),
     ]
-    for when in ("start", "end"):
-        spectra = {view: _spectrum(data, when, view) for view in ("NTK", "core", "K")}
+    for when in data.when.values:
+        spectra = {view: _spectrum(data, when, view) for view in data.view.values if view != "P"}
         most, nearly_all = (
             ", ".join(f"{view} {measure.modes_needed(own, share)}" for view, own in spectra.items())
             for share in (0.95, 0.99)
@@ -301,7 +331,7 @@ def _tail_ratio(first: FloatArray, second: FloatArray) -> float:
 def _mode_rows(data: xarray.Dataset) -> list[Row]:
     """Figure 3D: how much of the three leading modes lies in the response period."""
     rows = []
-    for when in ("start", "end"):
+    for when in data.when.values:
         for view, name in (("NTK", "NTK_S"), ("core", "the core")):
             modes = data["mode"].sel(when=when, shown_view=view).values[:3]
             share = max(in_response(mode, data) for mode in modes)

@@ -19,10 +19,10 @@ from foretrain.operators.estimators.krylov import BlockKrylov, lead
 from foretrain.operators.estimators.probes import (
     Counted,
     Source,
+    combine,
     dense,
-    dots,
+    gram,
     norms,
-    orthonormal_rows,
     squared,
 )
 from foretrain.operators.spaces import Space, SumSpace, VectorSpace
@@ -206,16 +206,27 @@ def _allowed(values: Tensor, tolerance: float, epsilon: float) -> Tensor:
 
 
 def _eigenpairs(
-    counted: Counted, k: int, tolerance: float, seed: Seed, budget: int, cost: int
+    counted: Counted,
+    k: int,
+    tolerance: float,
+    seed: Seed,
+    budget: int,
+    cost: int,
+    *,
+    keeps_images: bool = True,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Values, flat vectors and true residuals; ``cost`` is how many products one image takes."""
+    """Values, flat vectors and residuals; ``cost`` is how many products one image takes.
+
+    The residuals are those of the products, which takes as much memory again as the basis does, or without
+    ``keeps_images`` those of the recurrence.
+    """
     draw, begun = Source(counted.operator, seed).normals, counted.products
     # Vectors to keep: enough for depth, fewer where memory is short.
     wanted, least = (min(counted.size, count) for count in (max(_BASIS, 3 * k + 16), 2 * k + 12))
-    bytes_each = 2 * counted.size * torch.finfo(counted.dtype).bits / 8
+    bytes_each = (1 + keeps_images) * counted.size * torch.finfo(counted.dtype).bits / 8
     capacity = max(least, min(wanted, int(0.4 * available_bytes() / bytes_each)))
     start = draw(min(_WIDTH, counted.size))
-    space = BlockKrylov(counted.apply, start, capacity, draw=draw, keeps_images=True)
+    space = BlockKrylov(counted.apply, start, capacity, draw=draw, keeps_images=keeps_images)
     patient_until = 0
 
     def settled(values: Tensor, coordinates: Tensor, estimates: Tensor) -> bool:
@@ -224,7 +235,7 @@ def _eigenpairs(
         allowed = _allowed(values, tolerance, counted.epsilon)
         if space.products < patient_until or bool((estimates > allowed).any()):
             return False
-        if bool((space.modes(values, coordinates)[1] > allowed).any()):
+        if keeps_images and bool((space.modes(values, coordinates)[1] > allowed).any()):
             return False
         if not _may_miss_copies(values, len(space.block), tolerance):
             return True
@@ -239,8 +250,13 @@ def _eigenpairs(
     def affordable() -> bool:
         return cost * (counted.products - begun + len(space.block)) <= budget
 
-    values, coordinates, _, _ = lead(space, k, settled, keep, affordable, by_magnitude=True)
-    return values, *space.modes(values, coordinates)
+    values, coordinates, estimates, _ = lead(space, k, settled, keep, affordable, by_magnitude=True)
+    vectors = space.vectors(coordinates)
+    if not keeps_images:
+        return values, vectors, estimates
+    found = _polished(vectors, combine(coordinates.T, space.images), counted.epsilon)
+    assert found is not None  # Ritz vectors are orthonormal but for rounding
+    return found
 
 
 def _by_smaller(
@@ -254,17 +270,35 @@ def _by_smaller(
     if smaller is op or budget < 2 * k + 1:
         return None
     inner = Counted(smaller)
-    rows = _eigenpairs(inner, k, tolerance, seed, budget - k, cost=1)[1]
+    rows = _eigenpairs(inner, k, tolerance, seed, budget - k, cost=1, keeps_images=False)[1]
     counted.products += inner.products
-    carried = op.carried_back(rows)
-    vectors = orthonormal_rows(carried, carried[:0])
-    images = counted.apply(vectors)
-    values = dots(vectors, images)
-    residuals = norms(images - values.to(images)[:, None] * vectors).cpu()
+    vectors = op.carried_back(rows)
+    del rows
+    found = _polished(vectors, counted.apply(vectors), counted.epsilon)
+    is_good = found is not None and bool((found[2] <= _allowed(found[0], tolerance, counted.epsilon)).all())
+    return found if is_good else None
+
+
+def _polished(vectors: Tensor, images: Tensor, epsilon: float) -> tuple[Tensor, Tensor, Tensor] | None:
+    """The eigenpairs in the span of rows whose products are ``images``: values, vectors and residuals.
+
+    The small problem is solved in double precision, so that the vectors are orthonormal, and the values right, to the
+    rounding of single numbers, whatever long sums in single precision have left. None where rows depend on others.
+    """
+    lengths = norms(vectors)
+    if not bool((lengths > 0).all()):
+        return None
+    inside = gram(vectors, vectors) / lengths / lengths[:, None]
+    products = gram(vectors, images) / lengths / lengths[:, None]
+    spread, turns = torch.linalg.eigh(inside)
+    if float(spread[0]) <= epsilon**0.5:
+        return None
+    root = turns / spread.sqrt() @ turns.T  # of all square roots of the inverse the one that moves vectors least
+    values, coordinates = torch.linalg.eigh(root @ (products + products.T) / 2 @ root)
     order = values.abs().argsort(descending=True)
-    values, residuals, vectors = values[order].cpu(), residuals[order.cpu()], vectors[order]
-    is_good = bool((residuals <= _allowed(values, tolerance, counted.epsilon)).all())
-    return (values, vectors, residuals) if is_good else None
+    values, weights = values[order], (root @ coordinates[:, order]).T / lengths
+    vectors, images = combine(weights, vectors), combine(weights, images)
+    return values.cpu(), vectors, norms(images - values.to(images)[:, None] * vectors).cpu()
 
 
 def _may_miss_copies(values: Tensor, width: int, tolerance: float) -> bool:
