@@ -355,7 +355,8 @@ def _eigenpairs(setting: Setting, *, peers: bool = True) -> Job:
         + _known(setting, "15.2 s"),
         ours=ours,
         peer={
-            each: _call(setting, "global-state eigenpairs", options, peer=each) for each in (TORCH_FUNC, KPFLOW)
+            each: _call(setting, "global-state eigenpairs", options, peer=each)
+            for each in (TORCH_FUNC, KPFLOW)
         }
         if peers
         else None,
@@ -376,10 +377,12 @@ def _temporal(setting: Setting) -> Job:
     return _job(
         setting,
         f"temporal partial trace, its effective rank to 1 % and its top {EIGENPAIRS} modes",
-        how="from random directions of the parameters; the error is the largest one of the eigenvalues, over the first"
+        how="from random directions of the parameters; the error is the largest of the eigenvalues, over the first"
         + _known(setting, "3.7 s"),
         ours=ours,
-        peer=_call(setting, "global-state temporal", {"count": EIGENPAIRS, "tolerance": RESIDUAL}, peer=KPFLOW),
+        peer=_call(
+            setting, "global-state temporal", {"count": EIGENPAIRS, "tolerance": RESIDUAL}, peer=KPFLOW
+        ),
         aim=FASTER,
         memory_aims=LEANER,
         error=setting.missed_temporal,

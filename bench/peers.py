@@ -165,7 +165,9 @@ def _write_stand_ins(peer: Environment) -> None:
 
 
 def _run(peer: Environment, arguments: list[str]) -> str:
-    done = subprocess.run([str(peer.python), *arguments], capture_output=True, text=True, check=False, cwd=ROOT)
+    done = subprocess.run(
+        [str(peer.python), *arguments], capture_output=True, text=True, check=False, cwd=ROOT
+    )
     if done.returncode:
         last = "\n".join(done.stderr.strip().splitlines()[-8:])
         raise FileError(

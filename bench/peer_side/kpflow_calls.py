@@ -1,4 +1,4 @@
-"""What kpflow's own classes say of the global-state NTK of a GRU, with its defaults: 21 samples, in its order of axes.
+"""What kpflow says of the global-state NTK of a GRU, with its defaults: 21 samples, in its order of axes.
 
 Its code is read from the folder that the variable KPFLOW names, since it is on no package index.
 """
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 sys.path.insert(0, str(Path(os.environ["KPFLOW"]) / "src"))
-from kpflow.grad_op import HiddenNTKOperator  # type: ignore[import-not-found]  # noqa: E402
+from kpflow.grad_op import HiddenNTKOperator  # type: ignore[import-not-found]
 
 Run = Callable[[], Mapping[str, Any]]
 

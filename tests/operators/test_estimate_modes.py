@@ -122,7 +122,12 @@ def test_large_states_in_single_precision_are_right_to_its_rounding(name: str) -
     """Where modes have entries of one size, sums in single precision would be wrong by 1e-5."""
     place = torch.arange(100_000, dtype=torch.float64)
     values = 1 / (1 + place / 1000)
-    top = {"gaps": [4, 3, 2], "clustered": [4, 3.999, 3.998], "degenerate": [4, 4, 4], "flat": [0.95, 0.9, 0.85]}
+    top = {
+        "gaps": [4, 3, 2],
+        "clustered": [4, 3.999, 3.998],
+        "degenerate": [4, 4, 4],
+        "flat": [0.95, 0.9, 0.85],
+    }
     values[:3] = torch.tensor(top.get(name, [4, 3, 2]), dtype=torch.float64)
     values[3:] *= 0.0 if name == "low rank" else 0.5
     values *= 0.0 if name == "zero" else 1.0

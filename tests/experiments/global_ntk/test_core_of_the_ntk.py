@@ -84,7 +84,8 @@ def test_spectra_alone_are_those_of_the_whole_experiment() -> None:
     result = experiment.core_spectra(PLAN, 0)
     assert set(result.data.view.values) == {"NTK", "core", "P"}
     assert {row.quantity[:2] for row in result.table} == {"3C", "3D"}
-    assert result.figure is not None and result.figure() is not None
+    assert result.figure is not None
+    assert result.figure() is not None
 
 
 def test_pair_views_expand_and_average() -> None:

@@ -239,7 +239,8 @@ def _draw_spectra(data: xarray.Dataset) -> Figure:
 def _draw_views(figure: Figure, data: xarray.Dataset) -> None:
     """Spectra relative to the largest singular value, with a point where modes reach 95 %, and modes as images."""
     styles = dict(zip([str(when) for when in data.when.values], ("-", "--")))
-    title = f"Views in time, {' and '.join(f'{when} ({style})' for when, style in styles.items())} of training"
+    when_drawn = " and ".join(f"{when} ({style})" for when, style in styles.items())
+    title = f"Views in time, {when_drawn} of training"
     panel = figure.panel(title, log("mode"), log("singular value / largest", _SMALLEST))
     for view in data.view.values:
         name, color = _VIEWS[str(view)]

@@ -293,7 +293,8 @@ def _polished(vectors: Tensor, images: Tensor, epsilon: float) -> tuple[Tensor, 
     spread, turns = torch.linalg.eigh(inside)
     if float(spread[0]) <= epsilon**0.5:
         return None
-    root = turns / spread.sqrt() @ turns.T  # of all square roots of the inverse the one that moves vectors least
+    # Of all square roots of the inverse this one moves the vectors least.
+    root = turns / spread.sqrt() @ turns.T
     values, coordinates = torch.linalg.eigh(root @ (products + products.T) / 2 @ root)
     order = values.abs().argsort(descending=True)
     values, weights = values[order], (root @ coordinates[:, order]).T / lengths
