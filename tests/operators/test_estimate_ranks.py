@@ -12,7 +12,7 @@ from spectral_operators import Matrix, Spectral, random_matrix, spectrum, symmet
 from torch import Tensor
 
 from foretrain.operators.estimators import effective_rank
-from foretrain.operators.estimators.spectra import ceiling
+from foretrain.operators.estimators.ranks import ceiling
 from foretrain.support.errors import AccuracyWarning, InputError
 
 SIZE = 5000

@@ -17,10 +17,8 @@ from foretrain.operators.basic import (
     span,
     zero,
 )
-from foretrain.operators.blocks import block_operator, column, direct_sum, row
-from foretrain.operators.checks import OperatorCheck, check
-from foretrain.operators.comparison import OperatorComparison, compare
-from foretrain.operators.kronecker import kron, lift
+from foretrain.operators.checks import OperatorCheck, OperatorComparison, check, compare
+from foretrain.operators.composites import block_operator, column, direct_sum, kron, lift, row
 from foretrain.operators.operator import Operator
 from foretrain.operators.reductions import pair_sum, partial_trace
 from foretrain.operators.spaces import Space, SumSpace, Vector, VectorSpace

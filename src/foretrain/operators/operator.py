@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from foretrain.operators import estimators
-from foretrain.operators.dense_forms import DenseForms
+from foretrain.operators.linear_map import LinearMap
 from foretrain.operators.spaces import VectorSpace
 from foretrain.operators.vectors import adopt, holds_one_vector
 from foretrain.support.answers import Answer
@@ -39,14 +39,13 @@ from foretrain.support.errors import InputError
 from foretrain.support.seeds import Seed
 
 if TYPE_CHECKING:
-    from foretrain.operators.checks import OperatorCheck
-    from foretrain.operators.comparison import OperatorComparison
+    from foretrain.operators.checks import OperatorCheck, OperatorComparison
     from foretrain.operators.estimators import Modes
 
 _DRAWN = 20  # leading values of a picture
 
 
-class Operator(DenseForms):
+class Operator(LinearMap):
     """A linear map from ``domain`` to ``codomain`` (the same space unless given), real, in one dtype on one device.
 
     ``symmetric`` and ``positive`` (symmetric and positive semi-definite) are declarations that choose algorithms:
@@ -152,7 +151,7 @@ class Operator(DenseForms):
 
     def lift(self, space: VectorSpace) -> Operator:
         """This operator on its own axes of a larger space, the identity on the others."""
-        from foretrain.operators.kronecker import lift
+        from foretrain.operators.composites import lift
 
         return lift(self, space)
 
@@ -192,7 +191,7 @@ class Operator(DenseForms):
         self, other: Operator, *, tolerance: float | None = None, probes: int = 32, seed: Seed = 0
     ) -> OperatorComparison:
         """How far this operator is from another: relative Frobenius difference and cosine, with error bars."""
-        from foretrain.operators.comparison import compare
+        from foretrain.operators.checks import compare
 
         return compare(self, other, tolerance=tolerance, probes=probes, seed=seed)
 

@@ -22,15 +22,14 @@ import torch
 from torch import Tensor
 
 from foretrain.operators.algebra import Derived
-from foretrain.operators.flat_blocks import basis_rows, random_normals, random_signs
 from foretrain.operators.operator import Operator
 from foretrain.operators.sampled import Members, SampledOperator, probing_vectors
 from foretrain.operators.spaces import Space, Vector, axis_indices, axis_names
 from foretrain.operators.subspaces import between
+from foretrain.operators.vectors import basis_rows, random_normals, random_signs
 from foretrain.support.answers import Answer
 from foretrain.support.errors import InputError, unknown_name
 from foretrain.support.memory import require_memory
-from foretrain.support.progress import track
 from foretrain.support.seeds import Seed, spawn
 
 if TYPE_CHECKING:
@@ -160,20 +159,6 @@ class SampledPartialTrace(AxisContraction, SampledOperator):
         flat = self._flat_vector(vector, self.domain)
         return self.codomain.unflatten(self._with_error(flat)[1])
 
-    def dense_with_error(self) -> tuple[Tensor, Tensor]:
-        """The dense form and the standard error of each of its entries, in one pass."""
-        rows, columns = self.matrix_shape
-        needed = 2 * rows * columns * torch.finfo(self.dtype).bits // 8
-        require_memory(
-            needed, f"the dense form of {rows} × {columns} with its errors", "use products instead"
-        )
-        pairs = [
-            self._with_error(basis_rows(i, i + 1, columns, dtype=self.dtype, device=self.device))
-            for i in track(range(columns), "columns of the partial trace")
-        ]
-        value, error = (torch.cat(part).T.contiguous() for part in zip(*pairs))
-        return value, error
-
     def relative_error(self, *, seed: Seed = 0) -> float:
         """The expected Frobenius distance from the true partial trace over its norm, from random vectors."""
         tests = random_normals(_TEST_VECTORS, self.size, seed, dtype=self.dtype, device=self.device)
@@ -234,7 +219,7 @@ def partial_trace(
 
     ``normalize`` divides by the traced dimension. Tracing out every axis gives the trace as an Estimate.
     ``method="exact"`` probes the traced axes with their basis; ``"stochastic"`` with random signs, as many as
-    ``probes`` or as the relative ``accuracy`` asks for (the result has ``standard_error``, ``dense_with_error`` and
+    ``probes`` or as the relative ``accuracy`` asks for (the result has ``standard_error`` and
     ``relative_error``); ``"auto"`` is exact unless the operator is large and fewer random probes reach the accuracy.
 
     >>> import torch

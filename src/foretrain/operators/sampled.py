@@ -20,8 +20,8 @@ from foretrain.operators import estimators
 from foretrain.operators.estimators import Estimate
 from foretrain.operators.estimators.estimate import jackknife
 from foretrain.operators.estimators.probes import orthonormal_rows
-from foretrain.operators.flat_blocks import basis_rows, random_normals
 from foretrain.operators.operator import Operator
+from foretrain.operators.vectors import basis_rows, random_normals
 from foretrain.support.seeds import Seed, spawn
 from foretrain.support.user_warnings import warn_user
 

@@ -1,4 +1,7 @@
-"""Vectors from what users have: torch, numpy, xarray (aligned by the names of its dims), dicts for direct sums."""
+"""Vectors from what users have (torch, numpy, labelled arrays, dicts for direct sums), and flat blocks.
+
+Flat blocks are rows of the identity, or random ones, which a seed makes the same on every device.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from torch import Tensor
 
 from foretrain.operators.spaces import Space, SumSpace, Vector, VectorSpace, leaves
 from foretrain.support.errors import InputError, NotSupportedError
+from foretrain.support.seeds import Seed, torch_generator
 
 if TYPE_CHECKING:
     from foretrain.operators.linear_map import LinearMap
@@ -92,3 +96,28 @@ def _is_labelled(value: Any) -> bool:
     """Whether a value is an xarray array; it cannot be one unless xarray has been imported."""
     xarray = sys.modules.get("xarray")
     return xarray is not None and isinstance(value, xarray.DataArray)
+
+
+def random_signs(
+    count: int, size: int, seed: Seed, *, dtype: torch.dtype, device: torch.device | str = "cpu"
+) -> Tensor:
+    """A flat block (count, size) of independent signs, plus or minus one with equal chance."""
+    bits = torch.randint(0, 2, (count, size), generator=torch_generator(seed), dtype=torch.int8)
+    return (2 * bits - 1).to(dtype=dtype, device=device)
+
+
+def random_normals(
+    count: int, size: int, seed: Seed, *, dtype: torch.dtype, device: torch.device | str = "cpu"
+) -> Tensor:
+    """A flat block (count, size) of independent standard normal numbers."""
+    drawn = torch.randn(count, size, generator=torch_generator(seed), dtype=torch.float64)
+    return drawn.to(dtype=dtype, device=device)
+
+
+def basis_rows(
+    start: int, stop: int, size: int, *, dtype: torch.dtype, device: torch.device | str = "cpu"
+) -> Tensor:
+    """Rows start to stop of the identity matrix."""
+    rows = torch.zeros(stop - start, size, dtype=dtype, device=device)
+    rows[torch.arange(stop - start), torch.arange(start, stop)] = 1
+    return rows

@@ -77,7 +77,7 @@ def test_growth_is_that_of_a_gradient_through_time() -> None:
     student, x = task.student(1.4), task.inputs(3, seed=2)
     found = experiment._growth(global_ntk(student, x), SEED)
     W, W_in, _ = (matrix.detach() for matrix in student.matrices.values())
-    from foretrain.operators.flat_blocks import random_signs
+    from foretrain.operators.vectors import random_signs
 
     signs = random_signs(3, 4, SEED, dtype=torch.float64, device=torch.device("cpu"))
     first = torch.tanh(x[:, 0] @ W_in.t()).requires_grad_()

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from foretrain.empirical.global_ntk.dynamics import places_of
 from foretrain.empirical.target_modes import target_modes
-from foretrain.operators.flat_blocks import random_signs
+from foretrain.operators.vectors import random_signs
 from foretrain.support.answers import (
     BLUE,
     INK,

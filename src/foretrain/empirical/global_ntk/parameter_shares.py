@@ -12,9 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from foretrain.operators.estimators.estimate import Target
-from foretrain.operators.estimators.exactness import AFFORDABLE
-from foretrain.operators.flat_blocks import basis_rows, random_signs
+from foretrain.operators.estimators.estimate import AFFORDABLE, Target
+from foretrain.operators.vectors import basis_rows, random_signs
 from foretrain.support.answers import Answer, Axis, Figure, Result, Table, dataset_table, labelled
 from foretrain.support.progress import Progress
 from foretrain.support.seeds import Seed, spawn

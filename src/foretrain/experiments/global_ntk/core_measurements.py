@@ -112,7 +112,7 @@ def sampled_propagator_blocks(P: Operator, count: int, seed: int) -> torch.Tenso
     """
     import torch
 
-    from foretrain.operators.flat_blocks import random_signs
+    from foretrain.operators.vectors import random_signs
 
     batch, steps, units = P.domain.plain("the propagator").shape
     found = torch.zeros(batch, steps, steps, dtype=torch.float64)

@@ -233,7 +233,7 @@ def _growth(kernel: GlobalNTK, seed: np.random.SeedSequence) -> float:
     """By what a gradient at the last step has grown when it reaches the first: a ratio of rms lengths."""
     import torch
 
-    from foretrain.operators.flat_blocks import random_signs
+    from foretrain.operators.vectors import random_signs
 
     err = torch.zeros(kernel.domain.plain("a gradient").shape, dtype=kernel.dtype)
     err[:, -1] = random_signs(len(err), err.shape[2], seed, dtype=kernel.dtype, device=kernel.device)

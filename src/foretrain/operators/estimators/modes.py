@@ -13,8 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from foretrain.operators.estimators.estimate import MOST_PRODUCTS
-from foretrain.operators.estimators.exactness import is_affordable
+from foretrain.operators.estimators.estimate import MOST_PRODUCTS, is_affordable
 from foretrain.operators.estimators.krylov import BlockKrylov, lead
 from foretrain.operators.estimators.probes import (
     Counted,
@@ -133,7 +132,7 @@ def top_modes(
 ) -> Modes:
     """The k modes of largest magnitude: eigenpairs of a symmetric operator, singular triples of any other.
 
-    Where the dense form is affordable (see ``exactness``) it is decomposed, and modes are good to rounding. Beyond
+    Where the dense form is affordable (see ``estimate``) it is decomposed, and modes are good to rounding. Beyond
     it: block Krylov with full reorthogonalisation and thick restarts (Golub & Underwood 1977; Wu & Simon 2000; Musco
     & Musco 2015 show why Krylov beats subspace iteration on flat spectra). A mode has converged when its residual is
     below ``tolerance`` times its value, or at rounding. Depth counts more than width, so blocks have two vectors:

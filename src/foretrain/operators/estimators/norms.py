@@ -14,10 +14,10 @@ from foretrain.operators.estimators.estimate import (
     Estimate,
     Target,
     exact,
+    is_affordable,
     jackknife,
     mean_and_error,
 )
-from foretrain.operators.estimators.exactness import is_affordable
 from foretrain.operators.estimators.moments import Array, tested_moments
 from foretrain.operators.estimators.probes import Counted, ExactIsCheaperError, Source, dots
 from foretrain.operators.estimators.ranges import RangeSketch, plain_or_tested
@@ -37,7 +37,7 @@ def frobenius_norm(
 ) -> Estimate:
     """The root of tr(A* A), to a relative standard error of ``accuracy`` or with at most ``products`` products.
 
-    It is exact where that is affordable (see ``exactness``), or where an estimate would take as many products.
+    It is exact where that is affordable (see ``estimate``), or where an estimate would take as many products.
     Positive operators take tr A² from tests against a Nyström approximation (Epperly, Tropp & Webber 2024, see
     ``moments``); others take the mean of |A w|² if the first probes show that it will do, else tests outside the
     range of the products, with A* (see ``ranges``).

@@ -6,7 +6,7 @@
 | hutch++ (Meyer, Musco, Musco & Woodruff 2021) | 3 | any operator whose spectrum decays | spread of its tests |
 | xtrace (Epperly, Tropp & Webber 2024) | 2 | the same; every probe sketches and tests | spread and jackknife |
 | xnystrace (the same) | 1 | positive operators: never worse than hutchinson | spread and jackknife |
-| exact | one per dimension, or by structure | as far as it is affordable (see ``exactness``) | none |
+| exact | one per dimension, or by structure | as far as it is affordable (see ``estimate``) | none |
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ import torch
 from foretrain.operators.estimators.estimate import (
     Estimate,
     Target,
+    affordable,
     exact,
+    is_affordable,
     mean_and_error,
     relative,
 )
-from foretrain.operators.estimators.exactness import affordable, is_affordable
 from foretrain.operators.estimators.moments import Sketch
 from foretrain.operators.estimators.probes import (
     Counted,
@@ -61,7 +62,7 @@ def trace(
     """The trace, to a relative standard error of ``accuracy`` (1 %) or with at most ``products`` products.
 
     "auto" is exact as far as that is affordable: by structure where the operator knows a way, or by products with all
-    unit vectors (see ``exactness``; up to ``products``, if given). Beyond it is the mean of the operator's own draws,
+    unit vectors (see ``estimate``; up to ``products``, if given). Beyond it is the mean of the operator's own draws,
     where it has any and few will do, else xnystrace for positive operators, and otherwise hutchinson if a first block
     of probes shows that it will do, else xtrace on top of the same products; if these would take as many products as
     there are dimensions, and ``products`` is not given, it is exact after all.
