@@ -32,10 +32,10 @@ TANH, SLOPE = factor("tanh"), factor("tanh", 1)
 def on_grids(products: list[list[Factor]], K: np.ndarray, tolerance: float = 1e-8) -> tuple[Any, Any]:
     """Values and errors (P,) at one covariance, in the order of its inputs."""
     lower = np.linalg.cholesky(K)[None]
-    kinds = [list(dict.fromkeys(column)) for column in zip(*products, strict=True)]
-    which = np.array([[[kinds[i].index(f) for i, f in enumerate(row)] for row in products]])
+    factors = list(dict.fromkeys(f for row in products for f in row))
+    which = np.array([[[factors.index(f) for f in row] for row in products]])
     value, error = grid_expectation(
-        kinds, which, lower, np.zeros((1, len(K))), np.ones(which.shape[:2]), tolerance
+        factors, which, lower, np.zeros((1, len(K))), np.ones(which.shape[:2]), tolerance
     )
     return value[0], error[0]
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -59,6 +59,18 @@ def quadrant_moment(pieces: Sequence[Pieces], K: Array) -> tuple[Array, Array]:
                         value += term
                         # What cancels inside a moment rounds like its natural size.
                         size += np.abs(term) + abs(a * b) * K[:, 0, 0] ** (i / 2) * K[:, 1, 1] ** (j / 2)
+    return value, 8 * _EPS * size
+
+
+def _half_line_moment(pieces: Sequence[Pieces], K: Array) -> tuple[Array, Array]:
+    """The same of one input, for a stack (B, 1, 1)."""
+    value, size = np.zeros(len(K)), np.zeros(len(K))
+    for sign, coefficients in zip((-1, 1), pieces[0], strict=True):
+        for k, coefficient in enumerate(coefficients):
+            absolute = 2 ** (k / 2) * math.gamma((k + 1) / 2) / math.sqrt(math.pi)
+            term = (0.5 * coefficient * sign**k * absolute) * K[:, 0, 0] ** (k / 2)
+            value += term
+            size += np.abs(term)
     return value, 8 * _EPS * size
 
 
@@ -131,7 +143,7 @@ def closed_form(factors: Sequence[Factor], K: Array, mean: Array) -> Closed | No
         return None
     pieces = [f.pieces for f in factors if f.pieces is not None]
     if len(pieces) == len(factors):
-        rule = quadrant_moment if len(factors) == 2 else piecewise_polynomial_moment
+        rule = {1: _half_line_moment, 2: quadrant_moment}.get(len(pieces), piecewise_polynomial_moment)
         return Closed(*rule(pieces, K))
     return _by_family(factors, K)
 
@@ -178,17 +190,19 @@ def _sines(phases: list[float], K: Array) -> Closed | None:
         return Closed(np.zeros(len(K)), np.zeros(len(K)))
     if n > _MOST_SINES or (odd > 2 and np.diagonal(K, axis1=1, axis2=2).max(initial=0.0) < 0.1):
         return None
-    quarter = np.rint(np.array(phases) / (math.pi / 2)).astype(int)
-    value, size = np.zeros(len(K)), np.zeros(len(K))
-    for signs in product((1, -1), repeat=n - 1):
-        s = np.array((1, *signs))
-        weight = (1, 0, -1, 0)[int(s @ quarter) % 4]
-        if weight:
-            exponent = -0.5 * np.einsum("i,bij,j->b", s, K, s)
-            term = weight * (np.expm1(exponent) if odd else np.exp(exponent))
-            value += term
-            size += np.abs(term)
+    signs, weights = _signs_and_weights(tuple(round(p / (math.pi / 2)) for p in phases))
+    exponents = -0.5 * np.einsum("si,bij,sj->bs", signs, K, signs)
+    terms = np.expm1(exponents) if odd else np.exp(exponents)
+    value, size = terms @ weights, np.abs(terms).sum(axis=1)
     return Closed(value / 2 ** (n - 1), 4 * n * _EPS * size)
+
+
+@lru_cache(maxsize=256)
+def _signs_and_weights(quarters: tuple[int, ...]) -> tuple[Array, Array]:
+    """The choices of signs (choices, n) that do not vanish for these phases, in quarter turns, and their weights."""
+    signs = np.array([(1.0, *rest) for rest in product((1, -1), repeat=len(quarters) - 1)])
+    weights = np.array([1.0, 0.0, -1.0, 0.0])[(signs @ quarters).astype(int) % 4]
+    return signs[weights != 0], weights[weights != 0]
 
 
 def _erf(orders: list[int], K: Array) -> Closed | None:

@@ -260,7 +260,8 @@ def staircase(K: Array) -> Staircase:
     floor = np.diagonal(K, axis1=1, axis2=2) * (_LOST if n > 2 else 0.0)
     for j in range(n):
         pivot = j + np.argmax(np.diagonal(rest, axis1=1, axis2=2)[:, j:], axis=1)
-        _swap(rows, j, pivot, order, factor, rest)
+        if (pivot != j).any():
+            _swap(rows, j, pivot, order, factor, rest)
         variance = rest[:, j, j]
         alive = variance > 0
         root = np.sqrt(np.where(alive, variance, 1.0))

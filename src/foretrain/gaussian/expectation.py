@@ -36,7 +36,7 @@ Indices = NDArray[np.intp]
 MOST_INPUTS = 4
 _CHUNK = 256
 _FINEST = 1e-13
-_MORE = {1: 1e-8, 2: 1e-2}  # by the number of inputs, of the tolerance
+_FEW = 100  # products: where 3 inputs or one quadruple of tanh or gelu break even
 
 
 class Expectation(Result):
@@ -128,7 +128,7 @@ def expectation(
         raise InputError("the mean has entries that are not finite.")
     stack = Stack(K.reshape(-1, len(parts), len(parts)), centre.reshape(-1, len(parts)), tolerance)
     value, error = stack.total(parts)
-    stack.warn_if_short((tuple(parts),), value[None], error[None])
+    stack.warn_if_short(Products([tuple(parts)]), value[None], error[None])
     rule = " and ".join(sorted(stack.rules)) or "symmetry"
     return Expectation(value.reshape(shape), error.reshape(shape), rule)
 
@@ -138,12 +138,17 @@ def expectations(products: Sequence[Sequence[Factor]], K: Array, tolerance: floa
 
     A warning says where the tolerance, relative to sqrt(prod <f_i^2>), was missed.
     """
-    wanted = tuple(map(tuple, products))
+    wanted = Products(map(tuple, products))
     stack = Stack(check_covariance(K), np.zeros(K.shape[:2]), tolerance)
     value, error = stack.totals(wanted) if len(K) else np.empty((2, len(wanted), 0))
     if len(K):
         stack.warn_if_short(wanted, value, error)
     return value
+
+
+def pair_tolerance(tolerance: float) -> float:
+    """Of one or two inputs beside products of more: their errors feed those of all later layers."""
+    return max(1e-2 * tolerance, min(_FINEST, tolerance))
 
 
 def check_tolerance(tolerance: float | None, default: float) -> float:
@@ -223,7 +228,7 @@ def covariance_gradient(
             total, doubts = np.zeros(len(stack.K)), np.zeros(len(stack.K))
             for choice in product(*changed.values()):
                 found, doubt = stack.total(list(choice))
-                stack.warn_if_short((choice,), found[None], doubt[None])
+                stack.warn_if_short(Products([choice]), found[None], doubt[None])
                 total, doubts = total + found, doubts + doubt
             share = 0.5 if i == j else 1.0
             value[:, i, j] = value[:, j, i] = share * total
@@ -275,7 +280,7 @@ def products_at(
     tolerance = check_tolerance(tolerance, default_tolerance(slots))
     parts = tuple((*factors, *[one] * (slots - len(factors))) for factors in products)
     plan = _plan(parts, tuple(rows.tobytes() for rows, _ in checked))
-    value, error = np.empty((2, plan.distinct))
+    value, error = np.zeros((2, plan.distinct))  # what vanishes by symmetry is not integrated
     rules = set[str]()
     sizes = (
         sizes_of(plan.factors, np.diagonal(K), np.zeros(len(K))) if plan.factors else np.empty((0, len(K)))
@@ -283,7 +288,8 @@ def products_at(
     of_input = dict(zip(plan.factors, sizes, strict=True))
     for task in track(plan.tasks, "expectations of products"):
         found, doubt = _integrate(task, K, tolerance, of_input, rules)
-        value[task.rows[task.asked]], error[task.rows[task.asked]] = found[task.asked], doubt[task.asked]
+        asked = task.place >= 0
+        value[task.place[asked]], error[task.place[asked]] = found[asked], doubt[asked]
     rule = " and ".join(sorted(rules)) or "symmetry"
     return [
         Expectation(value[at].reshape(shape), error[at].reshape(shape), rule)
@@ -314,15 +320,15 @@ class _Task(NamedTuple):
 
     sets: Indices  # (S, n)
     products: Products
-    rows: Indices  # (P, S): places among all distinct products
-    asked: NDArray[np.bool_]  # (P, S)
+    place: Indices  # (P, S): places among all distinct products, -1 where a product is not asked for
+    fewest: int  # inputs of the smallest product
 
 
 class _Plan(NamedTuple):
     """What to integrate for requests, and where to find it."""
 
     distinct: int
-    factors: tuple[Factor, ...]  # all that stand at an input
+    factors: tuple[Factor, ...]  # all that stand at an input in products without a closed form
     tasks: list[_Task]
     places: list[Indices]  # for each request, of every row the place among all distinct products
 
@@ -334,12 +340,16 @@ def _plan(parts: tuple[tuple[Factor, ...], ...], requests: tuple[bytes, ...]) ->
     codes = []
     for factors, request in zip(parts, requests, strict=True):
         legs = np.frombuffer(request, dtype=np.intp).reshape(-1, len(factors))
+        # Ones stand at the first input: there they tell no products apart.
+        varies = np.array([f != one for f in factors])
+        first = legs.min(axis=1, where=varies, initial=legs.max(initial=0))
+        legs = np.where(varies, legs, first[:, None])
         codes.append(np.sort(legs * len(kinds) + np.array([kinds.index(f) for f in factors]), axis=1))
     distinct, where = np.unique(np.concatenate(codes), axis=0, return_inverse=True)
     places = np.split(where.ravel(), np.cumsum([len(rows) for rows in codes])[:-1])
     inputs, kind = distinct // len(kinds), distinct % len(kinds)
     fresh = np.diff(inputs, axis=1, prepend=-1) != 0
-    tasks = []
+    tasks, smooth = list[_Task](), list[_Task]()
     for size in np.unique(fresh.sum(axis=1)):
         rows = np.flatnonzero(fresh.sum(axis=1) == size)
         sets, which_set = np.unique(inputs[rows][fresh[rows]].reshape(-1, size), axis=0, return_inverse=True)
@@ -354,36 +364,62 @@ def _plan(parts: tuple[tuple[Factor, ...], ...], requests: tuple[bytes, ...]) ->
             products.append(tuple(merged))
         place = np.full((len(products), len(sets)), -1)
         place[which_product.ravel(), which_set.ravel()] = rows
-        tasks += list(_parts(sets, tuple(products), place))
-    merged_kinds = dict.fromkeys(f for task in tasks for f in sort(task.products).factors)
-    return _Plan(len(distinct), tuple(merged_kinds), tasks, places)
+        # Products without delta functions cost little more together than alone, so that all sets get all of them;
+        # others are done where they are needed only.
+        known = sort(Products(products))
+        pointwise = {*known.smooth, *known.kinked} - {*known.singular}
+        alone = [[k] for k in range(len(products)) if k not in pointwise]
+        pointwise -= {*known.odd}
+        integrals, closed = pointwise - {*known.closed}, pointwise & {*known.closed}
+        grids = [k for k in known.smooth if k in integrals]
+        for together in [grids, [k for k in known.kinked if k in integrals], [*closed], *alone]:
+            members = np.flatnonzero((place[together] >= 0).any(axis=0))
+            if members.size:
+                some = Products(products[k] for k in together)
+                task = _Task(sets[members], some, place[together][:, members], size)
+                (smooth if together is grids else tasks).append(task)
+    tasks = [part for task in [*tasks, *_nested(smooth)] for part in _parts(task)]
+    open_tasks = [task for task in tasks if len(sort(task.products).closed) < len(task.products)]
+    factors_of = dict.fromkeys(f for task in open_tasks for f in sort(task.products).factors)
+    return _Plan(len(distinct), tuple(factors_of), tasks, places)
 
 
-def _parts(sets: Indices, products: Products, place: Indices) -> Iterator[_Task]:
-    """Sets of inputs and products to be done together, not too many sets at a time.
+def _nested(tasks: list[_Task]) -> list[_Task]:
+    """Products of smooth factors on one set of inputs, with ones at some of them, if all sets lie in the last.
 
-    Products without delta functions cost little more together than alone, so that all sets get all of them; others
-    are done where they are needed only.
+    A grid for its inputs knows the expectations of fewer as well: where few sets leave little to compute, calls are
+    what costs.
     """
-    kinds = sort(products)
-    shared = {*kinds.smooth, *kinds.kinked} - {*kinds.singular}
-    alone = [[k] for k in range(len(products)) if k not in shared]
-    for together in [kinds.smooth, [k for k in kinds.kinked if k in shared], *alone]:
-        members = np.flatnonzero((place[together] >= 0).any(axis=0))
-        if members.size:
-            for part in np.array_split(members, -(-len(members) // _CHUNK)):
-                rows = place[together][:, part]
-                yield _Task(sets[part], tuple(products[k] for k in together), rows, rows >= 0)
+    used = np.concatenate([task.sets.ravel() for task in tasks]) if tasks else np.empty(0)
+    count = sum(np.count_nonzero(task.place >= 0) for task in tasks)
+    if count > _FEW or not tasks or len(tasks[-1].sets) > 1 or not np.isin(used, tasks[-1].sets).all():
+        return tasks
+    (whole,) = tasks[-1].sets
+    products, place = [], []
+    for task in tasks:
+        for inputs, column in zip(task.sets, task.place.T, strict=True):
+            slots = np.searchsorted(whole, inputs)
+            for factors, row in zip(task.products, column, strict=True):
+                if row >= 0:
+                    of_slot = dict(zip(slots.tolist(), factors, strict=True))
+                    products.append(tuple(of_slot.get(slot, one) for slot in range(len(whole))))
+                    place.append([row])
+    return [_Task(whole[None], Products(products), np.array(place), tasks[0].fewest)]
+
+
+def _parts(task: _Task) -> Iterator[_Task]:
+    """Not too many sets at a time."""
+    for part in np.array_split(np.arange(len(task.sets)), -(-len(task.sets) // _CHUNK)):
+        yield task._replace(sets=task.sets[part], place=task.place[:, part])
 
 
 def _integrate(
     task: _Task, K: Array, tolerance: float, sizes: Mapping[Factor, Array], rules: set[str]
 ) -> tuple[Array, Array]:
     """Values and errors (P, S); those of one or two inputs, which cost little, to more digits."""
-    more = _MORE.get(task.sets.shape[1], 1.0)
-    own = max(more * tolerance, min(_FINEST, tolerance))
+    own = pair_tolerance(tolerance) if task.fewest < 3 else tolerance
     where = task.sets
-    own_sizes = {f: sizes[f][where] for f in sort(task.products).factors}
+    own_sizes = {f: sizes[f][where] for f in sort(task.products).factors if f in sizes}
     stack = Stack(K[where[:, :, None], where[:, None, :]], np.zeros(where.shape), own, own_sizes)
     value, error = stack.totals(task.products)
     stack.warn_if_short(task.products, value, error, tolerance)

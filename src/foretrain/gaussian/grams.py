@@ -21,7 +21,7 @@ from foretrain.gaussian.covariance import check_cross, check_gram, stack_pairs
 from foretrain.gaussian.expectation import Expectation, check_tolerance
 from foretrain.gaussian.factors import Factor, as_factor
 from foretrain.gaussian.interpolation import interpolated_pairs
-from foretrain.gaussian.quadrature import WIDEST, Stack, too_wide
+from foretrain.gaussian.quadrature import WIDEST, Products, Stack, too_wide
 from foretrain.support.acceleration import accelerates
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.memory import keep_freed_pages, require_memory
@@ -109,7 +109,7 @@ def second_moments(f: Factor, variance: Array, tolerance: float = 1e-12) -> Arra
         return np.asarray(own_values(*closed, variance))
     stack = Stack(variance[:, None, None], np.zeros((len(variance), 1)), tolerance)
     value, error = stack.total([f * f])
-    stack.warn_if_short(((f * f,),), value[None], error[None])
+    stack.warn_if_short(Products([(f * f,)]), value[None], error[None])
     return value
 
 
@@ -313,7 +313,7 @@ class AllPairs:
         if not same.all():
             i, j = i[~same], j[~same]
             K = stack_pairs(self.variance[i], self.variance[j + self.first_column], self.K[i, j])
-            stack, products = Stack(K, np.zeros((len(i), 2)), self.tolerance), tuple(pairs)
+            stack, products = Stack(K, np.zeros((len(i), 2)), self.tolerance), Products(pairs)
             value[:, ~same], error[:, ~same] = found, doubt = stack.totals(products)
             stack.warn_if_short(products, found, doubt)
         return value, error

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,7 +39,8 @@ _LUCK = 0.1  # a change may be small by chance: no error is said to be below thi
 _GAUSS_GAIN, _EQUIDISTANT_GAIN = 1.1, 1.25  # digits from one rung to the next; more in theory: a margin
 
 
-class Axis(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Axis:
     """Points and weights under the standard normal; ``step`` is 0 for Gauss-Hermite points."""
 
     points: Array
@@ -49,9 +50,8 @@ class Axis(NamedTuple):
     def pair_weights(self, correlation: Array) -> Array:
         """Weights (B, m, m) of two variables on this axis, for correlations in [0, 1]."""
         if not self.step:
-            polynomials = hermite_polynomials(self.points, len(self.points)) * self.weights
             powers = correlation[:, None] ** np.arange(len(self.points))
-            return np.asarray((polynomials.T * powers[:, None, :]) @ polynomials)
+            return np.asarray((self._polynomials.T * powers[:, None, :]) @ self._polynomials)
         weights = np.empty((len(correlation), len(self.points), len(self.points)))
         with np.errstate(divide="ignore"):
             spread = np.sqrt((1 - correlation**2) / correlation) / self.step
@@ -73,16 +73,25 @@ class Axis(NamedTuple):
         The density is exp(-x^2 / 2(1+c)) exp(-y^2 / 2(1+c)) times a Gaussian of x - y, ``spread`` steps wide. Between
         functions that the points resolve, it acts as its part of frequencies below pi / step does.
         """
-        count = len(self.points)
-        nodes, weights = gauss_legendre(count + 20)
-        frequencies = math.pi * nodes
-        spectrum = np.exp(-0.5 * np.multiply.outer(spread, frequencies) ** 2) * weights
-        places = np.arange(count)
-        kernel = spectrum @ np.cos(np.multiply.outer(frequencies, places))
+        frequencies, waves, between = self._waves
+        kernel = np.exp(-0.5 * np.multiply.outer(spread, frequencies) ** 2) @ waves
         envelope = np.exp(-0.5 * self.points**2 / (1 + correlation)[:, None])
         envelope *= np.sqrt(self.step / np.sqrt(2 * math.pi * correlation))[:, None]
-        between = kernel[:, np.abs(places[:, None] - places)]
-        return np.asarray(envelope[:, :, None] * between * envelope[:, None, :])
+        return np.asarray(envelope[:, :, None] * kernel[:, between] * envelope[:, None, :])
+
+    @cached_property
+    def _polynomials(self) -> Array:
+        """Orthonormal polynomials at the points, times the weights."""
+        return hermite_polynomials(self.points, len(self.points)) * self.weights
+
+    @cached_property
+    def _waves(self) -> tuple[Array, Array, Indices]:
+        """Frequencies, weighted waves at distances in steps, and how many steps lie between two points."""
+        count = len(self.points)
+        nodes, weights = gauss_legendre(count + 20)
+        places = np.arange(count)
+        waves = weights[:, None] * np.cos(np.multiply.outer(math.pi * nodes, places))
+        return math.pi * nodes, waves, np.abs(places[:, None] - places)
 
 
 @lru_cache(maxsize=256)
@@ -118,7 +127,7 @@ def _needed(tolerance: float, poles: int) -> Array:
 
 
 def grid_expectation(
-    kinds: Sequence[Sequence[Factor]],
+    factors: Sequence[Factor],
     which: Indices,
     lower: Array,
     mean: Array,
@@ -129,17 +138,17 @@ def grid_expectation(
 
     Parameters
     ----------
-    kinds
-        For each of n inputs, 1 to 4, the factors that may stand there.
+    factors
+        Those that products consist of.
     which
-        (B, P, n): the factors of each product, as places in ``kinds``. Not products that vanish by symmetry.
+        (B, P, n), n from 1 to 4: the factors of each product. Not products that vanish by symmetry.
     lower, mean
         z = mean + lower x for standard normal x: (B, n, n) lower triangular, (B, n).
     scales
         (B, P): the tolerance is relative to them. Where it is not reached within the allowed number of points, the
         error says so (infinite where even the first grid would have been too large).
     """
-    planes = _Planes(kinds, which, lower, mean, tolerance)
+    planes = _Planes(factors, which, lower, mean, tolerance)
     value, error = np.zeros(scales.shape), np.full(scales.shape, np.inf)
     rungs = planes.first_rungs.copy()
     pending = np.flatnonzero(np.isfinite(planes.points(rungs)))
@@ -165,23 +174,24 @@ class _Planes:
 
     def __init__(
         self,
-        kinds: Sequence[Sequence[Factor]],
+        factors: Sequence[Factor],
         which: Indices,
         lower: Array,
         mean: Array,
         tolerance: float,
     ) -> None:
-        self.kinds, self.mean, self.tolerance = kinds, mean, tolerance
-        left = (len(kinds) + 1) // 2
-        self.sides = [range(left), range(left, len(kinds))]
+        self.factors, self.mean, self.tolerance = factors, mean, tolerance
+        inputs = which.shape[2]
+        left = (inputs + 1) // 2
+        self.sides = [range(left), range(left, inputs)]
         # The pairs of factors (or single ones) that occur on each side, and those of every product (B, P).
         self.choices: list[Indices] = []
         self.places: list[Indices] = []
         for side in self.sides:
-            counts = [len(kinds[i]) for i in side] or [1]
-            codes = np.ravel_multi_index(tuple(which[:, :, i] for i in side) or (which[:, :, 0] * 0,), counts)
+            powers = len(factors) ** np.arange(len(side))
+            codes = which[:, :, list(side)] @ powers
             distinct, where = np.unique(codes, return_inverse=True)
-            self.choices.append(np.stack(np.unravel_index(distinct, counts), axis=1)[:, : len(side)])
+            self.choices.append(distinct[:, None] // powers % len(factors))
             self.places.append(where.reshape(codes.shape))
         # The right side is R y, y orthonormal combinations of all variables, of which the left has the first.
         y, R = np.linalg.qr(lower[:, left:, :].swapaxes(1, 2))
@@ -192,20 +202,20 @@ class _Planes:
     @cached_property
     def is_even(self) -> bool:
         """Whether nothing but signs changes when all variables change sign."""
-        return not self.mean.any() and all(f.parity for options in self.kinds for f in options)
+        return not self.mean.any() and all(f.parity for f in self.factors)
 
     @cached_property
     def first_rungs(self) -> Indices:
         """(B, axes): the first rung of the ladder that should reach the tolerance (0 where nothing varies)."""
-        strips = np.array([min(f.strip for f in options) for options in self.kinds])
+        strip = min(f.strip for f in self.factors)
         varies = np.zeros((len(self.mean), len(self.sides[0])), dtype=bool)
         steepness = np.zeros(varies.shape)
-        for side, widths in zip(self.sides, self.maps, strict=True):
+        for widths in self.maps:
             own = slice(widths.shape[2])
             varies[:, own] |= widths.any(axis=1)
-            largest = (np.abs(widths) / strips[list(side), None]).max(axis=1, initial=0.0)
+            largest = np.abs(widths).max(axis=1, initial=0.0) / strip
             steepness[:, own] = np.maximum(steepness[:, own], largest)
-        poles = max(f.poles for options in self.kinds for f in options)
+        poles = max(f.poles for f in self.factors)
         far_enough = steepness[:, :, None] * _needed(self.tolerance, poles)[1:] <= 1
         first = np.where(far_enough.any(axis=2), far_enough.argmax(axis=2), far_enough.shape[2])
         return np.asarray(np.where(varies, 1 + first, 0))
@@ -217,7 +227,7 @@ class _Planes:
     def remaining(self, change: Array, rungs: Indices, scales: Array) -> Array:
         """Error after a change to these rungs: what changed, and where smoothness is known its power."""
         share = change / scales
-        if not any(f.is_unproven for options in self.kinds for f in options):
+        if not any(f.is_unproven for f in self.factors):
             gauss = ((rungs > 0) & (rungs <= len(_GAUSS))).any(axis=1)
             power = np.where(gauss, _GAUSS_GAIN, _EQUIDISTANT_GAIN)[:, None]
             share = np.where(share < 1, np.minimum(share, 1.0) ** power, share)
@@ -276,8 +286,8 @@ class _Planes:
     @cached_property
     def _signs(self) -> Array:
         """What the products of the left side are multiplied by when its variables change sign."""
-        parities = [np.array([f.parity for f in self.kinds[i]])[self.choices[0][:, i]] for i in self.sides[0]]
-        return np.asarray(np.prod(parities, axis=0, dtype=float))
+        parities = np.array([f.parity for f in self.factors], dtype=float)
+        return np.asarray(parities[self.choices[0]].prod(axis=1))
 
     def _products(self, items: Indices, points: list[Array]) -> list[Array]:
         """Products (B, m_1, choices, m_2) of the chosen factors of each side on the points of its plane."""
@@ -287,14 +297,10 @@ class _Planes:
                 along = [np.multiply.outer(width, x) for width, x in zip(widths[items, row].T, points)]
                 z = self.mean[items, i, None, None] + along[0][:, :, None]
                 inputs.append(z + along[1][:, None, :] if len(along) > 1 else z)
-        values: dict[int, Array] = {}
-        # Inputs with the same factors together.
-        for options in dict.fromkeys(map(tuple, self.kinds)):
-            same = [i for i, own in enumerate(self.kinds) if tuple(own) == options]
-            found = values_of(options, np.concatenate([inputs[i].ravel() for i in same]))
-            cuts = np.cumsum([inputs[i].size for i in same])[:-1]
-            for i, part in zip(same, np.split(found, cuts, axis=1), strict=True):
-                values[i] = part.reshape(-1, *inputs[i].shape)
+        values = values_of(self.factors, np.concatenate([z.ravel() for z in inputs]))
+        cuts = np.cumsum([z.size for z in inputs])[:-1]
+        parts = np.split(values, cuts, axis=1)
+        of_input = [part.reshape(-1, *z.shape) for part, z in zip(parts, inputs, strict=True)]
         sides = []
         for side, chosen in zip(self.sides, self.choices, strict=True):
             if not side:
@@ -304,9 +310,11 @@ class _Planes:
             product = np.empty((shape[0], shape[1], len(chosen), shape[2]))
             for place, row in enumerate(chosen):
                 if len(row) == 1:
-                    product[:, :, place] = values[side[0]][row[0]]
+                    product[:, :, place] = of_input[side[0]][row[0]]
                 else:
-                    np.multiply(values[side[0]][row[0]], values[side[1]][row[1]], out=product[:, :, place])
+                    np.multiply(
+                        of_input[side[0]][row[0]], of_input[side[1]][row[1]], out=product[:, :, place]
+                    )
             sides.append(product)
         return sides
 

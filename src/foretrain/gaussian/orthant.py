@@ -17,6 +17,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -157,18 +158,35 @@ def orthant_moment_with_error(
     chosen = tuple(sorted(set(range(len(powers)) if steps is None else steps)))
     if any(not 0 <= step < len(powers) for step in chosen):
         raise InputError(f"the steps {chosen} must lie within the {len(powers)} variables, counted from 0.")
-    return _evaluate(covariance, {(tuple(int(power) for power in powers), chosen): 1.0})
+    value, error = _evaluate(covariance, [{(tuple(int(power) for power in powers), chosen): 1.0}])
+    return Bounded(value[0], error[0])
 
 
-def piecewise_polynomial_moment(
-    pieces: Sequence[tuple[Sequence[float], Sequence[float]]], K: ArrayLike
-) -> Bounded:
+Pieces = Sequence[tuple[Sequence[float], Sequence[float]]]
+
+
+def piecewise_polynomial_moment(pieces: Pieces, K: ArrayLike) -> Bounded:
     """E[prod_i f_i(z_i)], where f_i is one polynomial for z < 0 and another for z >= 0.
 
     ``pieces[i]`` holds their coefficients, lowest power first: ReLU is ``([0], [0, 1])``. At most four
     factors may have two different polynomials.
     """
-    covariance = check_covariance(K, len(pieces))
+    value, error = piecewise_polynomial_moments([pieces], K)
+    return Bounded(value[0], error[0])
+
+
+def piecewise_polynomial_moments(products: Sequence[Pieces], K: ArrayLike) -> Bounded:
+    """The same of several products (P, ...), which share what they have in common."""
+    covariance = check_covariance(K, len(products[0]))
+    return _evaluate(
+        covariance,
+        [_terms(tuple((tuple(below), tuple(above)) for below, above in pieces)) for pieces in products],
+    )
+
+
+@lru_cache(maxsize=256)
+def _terms(pieces: Pieces) -> Terms:
+    """The product as a sum of powers and steps."""
     factors: list[list[tuple[int, float, bool]]] = []
     for index, (below, above) in enumerate(pieces):
         both = np.zeros((2, max(len(below), len(above), 1)))
@@ -185,13 +203,13 @@ def piecewise_polynomial_moment(
         powers = tuple(power for power, _, _ in choice)
         steps = tuple(index for index, (_, _, stepped) in enumerate(choice) if stepped)
         terms[powers, steps] = terms.get((powers, steps), 0.0) + math.prod(weight for _, weight, _ in choice)
-    return _evaluate(covariance, terms)
+    return terms
 
 
-def _evaluate(K: Array, terms: Terms) -> Bounded:
-    """The sum of all terms for every covariance of the batch."""
-    steps = max((len(steps) for _, steps in terms), default=0)
-    order = max((sum(powers) for powers, _ in terms), default=0)
+def _evaluate(K: Array, several: Sequence[Terms]) -> Bounded:
+    """Each sum of terms for every covariance of the batch: (sums, ...)."""
+    steps = max((len(steps) for terms in several for _, steps in terms), default=0)
+    order = max((sum(powers) for terms in several for powers, _ in terms), default=0)
     if order > _LARGEST_ORDER:
         raise NotSupportedError(
             f"a moment of order {order} exceeds {_LARGEST_ORDER}, the highest that is offered."
@@ -202,31 +220,30 @@ def _evaluate(K: Array, terms: Terms) -> Bounded:
             "use fewer kinked factors or sample."
         )
     flat = K.reshape(-1, *K.shape[-2:])
-    value, error = np.zeros(len(flat)), np.zeros(len(flat))
+    value, error = np.zeros((2, len(several), len(flat)))
     dead = np.diagonal(flat, axis1=1, axis2=2) <= 0
     for pattern in np.unique(dead, axis=0):
         members = np.flatnonzero((dead == pattern).all(axis=1))
         alive = np.flatnonzero(~pattern)
         # Every other variable is 0, where its step is 1 and its positive powers vanish.
         place = {int(old): new for new, old in enumerate(alive)}
-        reduced: Terms = {}
-        for (powers, stepped), weight in terms.items():
-            if any(power for index, power in enumerate(powers) if index not in place):
-                continue
-            key = tuple(powers[index] for index in place), tuple(place[s] for s in stepped if s in place)
-            reduced[key] = reduced.get(key, 0.0) + weight
         for first in range(0, len(members), _BATCH):
             batch = members[first : first + _BATCH]
             part = flat[batch][:, alive][:, :, alive]
             scale = np.sqrt(np.diagonal(part, axis1=1, axis2=2))
             moments = _Moments(part / (scale[:, :, None] * scale[:, None, :]))
-            for (powers, stepped), weight in reduced.items():
-                term, doubt = moments.moment((), powers, stepped)
-                size = weight * np.prod(scale ** np.array(powers, dtype=float), axis=1)
-                value[batch] += size * term
-                rounding = EPS * np.abs(term) + moments.sensitivity(powers, stepped)
-                error[batch] += np.abs(size) * (doubt + rounding)
-    shape = K.shape[:-2]
+            for number, terms in enumerate(several):
+                for (powers, stepped), weight in terms.items():
+                    if any(power for index, power in enumerate(powers) if index not in place):
+                        continue
+                    left = tuple(powers[index] for index in place)
+                    under = tuple(place[s] for s in stepped if s in place)
+                    term, doubt = moments.moment((), left, under)
+                    size = weight * np.prod(scale ** np.array(left, dtype=float), axis=1)
+                    value[number, batch] += size * term
+                    rounding = EPS * np.abs(term) + moments.sensitivity(left, under)
+                    error[number, batch] += np.abs(size) * (doubt + rounding)
+    shape = (len(several), *K.shape[:-2])
     return Bounded(value.reshape(shape)[()], error.reshape(shape)[()])
 
 

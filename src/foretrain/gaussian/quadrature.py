@@ -18,6 +18,7 @@ from foretrain.gaussian.covariance import Staircase, condition, staircase
 from foretrain.gaussian.factors import Delta, Factor, values_of
 from foretrain.gaussian.grids import grid_expectation
 from foretrain.gaussian.lattice import first_steps, lattice_expectation
+from foretrain.gaussian.orthant import piecewise_polynomial_moments
 from foretrain.gaussian.panels import (
     Piecewise,
     Smoothed,
@@ -36,8 +37,16 @@ Indices = NDArray[np.intp]
 TINY = 1e-300
 _TABLE_RADIUS = 12.0
 
-Products = tuple[tuple[Factor, ...], ...]
-"""Products of the same number of factors, one for each input."""
+
+class Products(tuple[tuple[Factor, ...], ...]):
+    """Products of the same number of factors, one for each input; their hash is computed once."""
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return super().__hash__()
 
 
 def sizes_of(factors: Sequence[Factor], variance: Array, mean: Array) -> Array:
@@ -183,10 +192,11 @@ class Sorted(NamedTuple):
     kinds: list[tuple[Factor, ...]]  # the factors that occur at every input
     own: Indices  # (P, n), places in ``kinds``
     pointwise: Products  # the same without delta functions
-    smooth: list[int]  # of these, those of factors that vary and have no kinks
-    kinked: list[int]  # those of factors that vary, with kinks
+    smooth: list[int]  # of these, those of factors without kinks
+    kinked: list[int]  # those of factors that vary, some with kinks
     singular: list[int]  # those of both that had delta functions
-    closed: list[int]  # those of both that may have a closed form
+    closed: list[int]  # those of both that have a closed form where the mean is zero
+    pieces: list[int]  # of these, those of piecewise polynomials at more than two inputs
     odd: list[int]  # those of both that vanish by symmetry
 
 
@@ -198,21 +208,23 @@ def sort(products: Products) -> Sorted:
     which = np.array([[place[f] for f in row] for row in products], dtype=np.intp)
     columns = [np.unique(column, return_inverse=True) for column in which.T]
     known = list(factors)
-    plain = [k for k, row in enumerate(products) if not any(f.is_constant or f.is_infinite for f in row)]
-    kinked = [k for k in plain if any(f.kinks for f in products[k])]
+    plain = [k for k, row in enumerate(products) if not any(f.is_infinite for f in row)]
+    smooth = [k for k in plain if not any(f.kinks for f in products[k])]
+    kinked = [k for k in plain if k not in smooth and not any(f.is_constant for f in products[k])]
+    inputs = len(products[0])
+    pointwise = Products(tuple(f.pointwise() if f.is_singular else f for f in row) for row in products)
     return Sorted(
         factors=tuple(known),
         which=which,
         kinds=[tuple(known[k] for k in kept) for kept, _ in columns],
         own=np.stack([places for _, places in columns], axis=1),
-        pointwise=tuple(tuple(f.pointwise() if f.is_singular else f for f in row) for row in products),
-        smooth=[k for k in plain if k not in kinked],
+        pointwise=pointwise,
+        smooth=smooth,
         kinked=kinked,
         singular=[k for k in kinked if any(f.is_singular for f in products[k])],
-        closed=[
-            k
-            for k in plain
-            if all(t.activation.closed_form or t.activation.pieces for f in products[k] for t in f.terms)
+        closed=[k for k in plain if closed_form(pointwise[k], np.eye(inputs)[None], np.zeros((1, inputs)))],
+        pieces=[
+            k for k in plain if inputs > 2 and all(f.pieces and not f.is_polynomial for f in pointwise[k])
         ],
         odd=[k for k in plain if np.prod([f.parity for f in products[k]]) == -1],
     )
@@ -247,6 +259,12 @@ class Stack:
             value[k], error[k] = self.total(list(products[k]))
         if not self.mean.any():
             together -= {*kinds.odd}
+        rows = [k for k in kinds.pieces if k in together] if not self.mean.any() else []
+        if rows:
+            pieces = [[f.pieces for f in kinds.pointwise[k] if f.pieces is not None] for k in rows]
+            value[rows], error[rows] = piecewise_polynomial_moments(pieces, self.K)
+            self.rules.add("closed form")
+            together -= {*rows}
         for k in together & {*kinds.closed}:
             known = self._known(kinds.pointwise[k])
             if known is not None:
@@ -255,7 +273,7 @@ class Stack:
         for group in (kinds.smooth, kinds.kinked):
             rows = [k for k in group if k in together]
             if rows:
-                value[rows], error[rows] = self._quadrature(tuple(kinds.pointwise[k] for k in rows))
+                value[rows], error[rows] = self._quadrature(Products(kinds.pointwise[k] for k in rows))
         for k in kinds.singular if moving.all() else ():
             more, doubt = self._singular(products[k])
             value[k], error[k] = value[k] + more, error[k] + doubt
@@ -351,7 +369,7 @@ class Stack:
         part = self if whole else self._part(items, rows)
         known = part._known(factors)
         if known is None:
-            value, error = part._quadrature((tuple(factors),))
+            value, error = part._quadrature(Products([tuple(factors)]))
             known = Closed(value[0], error[0])
         self.rules |= part.rules
         return known
@@ -387,32 +405,29 @@ class Stack:
             alive = np.flatnonzero((scale > 0).all(axis=0))
             value[:, alive], error[:, alive] = self._on_grids(products, alive, scale[:, alive])
         missed = error > self.tolerance * scale
-        for together in [np.arange(len(products))] if kinked else np.arange(len(products))[:, None]:
+        rows = np.flatnonzero(missed.any(axis=1))
+        for together in [np.arange(len(products))] if kinked and rows.size else rows[:, None]:
             places = np.ix_(together, np.flatnonzero(missed[together].any(axis=0)))
-            if places[1].size:
-                some = tuple(products[k] for k in together)
-                value[places], error[places] = self._directly(some, places[1][0], scale[places])
+            some, items = Products(products[k] for k in together), places[1][0]
+            if any(f.is_constant for f in some[0]):
+                part = self._part(items, np.arange(self.K.shape[1]))
+                value[places], error[places] = part.regular([*some[0]])
+            else:
+                value[places], error[places] = self._directly(some, items, scale[places])
         return value, error
 
     def _on_grids(self, products: Products, items: Indices, scale: Array) -> tuple[Array, Array]:
-        """Products of smooth factors: items whose inputs have the same factors in pivoted order share grids."""
-        kinds, which = sort(products).kinds, sort(products).own
-        value, error = np.empty_like(scale), np.empty_like(scale)
-        order = self._staircase.order[items]
-        of_kind = np.array([kinds.index(options) for options in kinds])[order]
-        for row, places in _groups(of_kind):
-            chosen = items[places]
-            value[:, places], error[:, places] = (
-                found.T
-                for found in grid_expectation(
-                    [kinds[i] for i in row],
-                    which[:, order[places]].transpose(1, 0, 2),
-                    self._staircase.factor[chosen],
-                    np.take_along_axis(self.mean[chosen], order[places], axis=1),
-                    scale[:, places].T,
-                    self.tolerance,
-                )
-            )
+        """Products of smooth factors, on grids that they share."""
+        known, order = sort(products), self._staircase.order[items]
+        found = grid_expectation(
+            known.factors,
+            known.which[:, order].transpose(1, 0, 2),
+            self._staircase.factor[items],
+            np.take_along_axis(self.mean[items], order, axis=1),
+            scale.T,
+            self.tolerance,
+        )
+        value, error = (each.T for each in found)
         if (error <= self.tolerance * scale).any():
             self.rules.add("grids")
         return value, error

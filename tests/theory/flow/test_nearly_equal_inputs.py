@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -46,3 +47,29 @@ def test_tensors_move_in_proportion_to_the_distance(
             expected = start + e / 1e-3 * (end - start)
             atol = TOLERANCE * max(np.abs(start).max(), 1)
             np.testing.assert_allclose(found[key].values, expected, rtol=0, atol=atol, err_msg=f"{key} {e}")
+
+
+def plane_mean(f: Callable[[np.ndarray], np.ndarray], a: float, b: float, c: float) -> float:
+    """<f f> by the trapezoidal rule in two independent variables, with the determinant to its last digit."""
+    x = np.linspace(-9.5, 9.5, 400)
+    w = (x[1] - x[0]) * np.exp(-0.5 * x**2) / np.sqrt(2 * np.pi)
+    spread = np.sqrt(float(Fraction(a) * Fraction(b) - Fraction(c) ** 2) / a)
+    inner = f(c / np.sqrt(a) * x[:, None] + spread * x) @ w
+    return float(w @ (f(np.sqrt(a) * x) * inner))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("distance", [1e-1, 1e-3, 1e-6])
+@pytest.mark.parametrize("observables", [["K"], ["K", "V"]])
+def test_kernels_of_nearly_parallel_inputs_add_no_error_from_layer_to_layer(
+    distance: float, observables: list[str]
+) -> None:
+    net = MLP("tanh", 8, 20, C_b=0.1, C_W=2.0)
+    first, second = np.random.default_rng(3).standard_normal((2, 5))
+    X = 1.5 * np.array([first, first + distance * second])
+    K = net.with_inputs(X).first_kernel(X)
+    found = flow(net, X, observables)["K"].values
+    for layer in range(1, 8):
+        new = [plane_mean(np.tanh, K[i, i], K[j, j], K[i, j]) for i, j in ((0, 0), (0, 1), (1, 1))]
+        K = 0.1 + 2.0 * np.array([new[:2], new[1:]])
+        np.testing.assert_allclose(found[layer], K, rtol=3e-11)

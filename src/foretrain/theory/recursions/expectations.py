@@ -21,6 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from foretrain.activations import Activation
 from foretrain.gaussian import Expectation, Factor, expectation, factor, gram, products_at, z
+from foretrain.gaussian.expectation import pair_tolerance
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.theory.architecture import MLP, Layer
 from foretrain.theory.recursions.kinks import Kinks, slope_jumps
@@ -93,6 +94,8 @@ class PairExpectations:
 
     def among(self, inputs: Indices) -> PairExpectations:
         """The same for some of the inputs only."""
+        if np.array_equal(inputs, np.arange(len(self.K))):
+            return self  # what one finds the other need not
         chosen = np.ix_(inputs, inputs)
         Theta = None if self._Theta is None else self._Theta[chosen]
         return PairExpectations(
@@ -127,7 +130,7 @@ class PairExpectations:
             return
         # Delta functions of dependent inputs may be infinite: such entries are not used (see pairs.Line).
         with np.errstate(invalid="ignore"):
-            found = cast("list[Expectation]", gram(missing, self.K, tolerance=self.tolerance))
+            found = cast("list[Expectation]", gram(missing, self.K, tolerance=pair_tolerance(self.tolerance)))
         for (first, second), item in zip(missing, found, strict=True):
             value = np.asarray(item.value)
             self._found[first, second], self._found[second, first] = value, value.T

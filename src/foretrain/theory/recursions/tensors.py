@@ -57,7 +57,8 @@ class FullTensors:
         self._on_pairs = {*PRODUCTS_ON_PAIRS} & needed
         self._joint = JointCovariance(pairs, pairs, self._on_pairs, slice(None))
         self._ruled = {name: np.zeros((pairs.size,) * 4) for name in RULES if name in needed}
-        self._responses, self._fluctuates = _responses(needed), False
+        self._fluctuates = False
+        self._needed = needed
 
     def now(self) -> dict[str, Array]:
         """All with four input indices."""
@@ -71,7 +72,7 @@ class FullTensors:
         ruled = {_descending(orders) for name in self._ruled for orders in needs(name).products}
         of_pairs = {(low, high) for high, second, low, last in ruled if high == second and low == last}
         tables = sorted(ruled) if len(of_pairs) < len(ruled) else ()
-        pairs = self._responses if self._fluctuates else ()
+        pairs = _of_two(self._needed, self._fluctuates)
         old.find_together(fourfold=sorted(on_pairs | of_pairs), tables=tables, pairs=pairs)
         self._fluctuates = True
         if self._ruled:
@@ -107,9 +108,11 @@ class FullTensors:
         return np.asarray(old.table((i, j, k, m))[a, b, c, d])
 
 
-def _responses(names: Collection[str]) -> list[tuple[int, int]]:
-    """Orders of the derivatives at two inputs in the responses that carry tensors on, from the second layer on."""
-    return [(1, 1), (2, 0), *([(3, 1), (2, 2)] if {*names} - {"V", "F", "B", "P", "U"} else [])]
+def _of_two(names: Collection[str], fluctuates: bool) -> list[tuple[int, int]]:
+    """Orders of the derivatives at two inputs in the kernels, and in the responses once something fluctuates."""
+    kernels = [(0, 0), *([(1, 1)] if fluctuates or {*names} - {"V"} else [])]
+    bends = [(3, 1), (2, 2)] if {*names} - {"V", "F", "B", "P", "U"} else []
+    return [*kernels, *([(2, 0), *bends] if fluctuates else [])]
 
 
 def _descending(orders: Sequence[int]) -> Orders:
@@ -130,7 +133,7 @@ class QuadrupleTensors:
         # Where quadruples hold most pairs of their inputs, expectations of two share the integrals of those of four.
         inputs = len(self._used)
         most = 0 < inputs * (inputs + 1) <= 20 * len(quadruples)
-        self._responses = _responses(carried(names)) if most else []
+        self._of_two = carried(names) if most else None
         self._fluctuates = False
 
     def now(self) -> dict[str, Array]:
@@ -157,7 +160,7 @@ class QuadrupleTensors:
         }
         found = layer.products(
             {**{("V", k): v for k, v in between.items()}, **at_entries},
-            self._responses if self._fluctuates else (),
+            () if self._of_two is None else _of_two(self._of_two, self._fluctuates),
         )
         self._fluctuates = True
         if self._on_pairs:
