@@ -30,7 +30,7 @@ def new_folder(destination: Path, *, overwrite: bool = False) -> Iterator[Path]:
             _flush(path)
         _flush(partial)
         if overwrite and destination.exists():
-            _replace_folder(partial, destination)
+            replace_folder(partial, destination)
         else:
             partial.rename(destination)
 
@@ -103,7 +103,8 @@ def _leftovers(destination: Path, state: str) -> list[Path]:
     return [path for path, match in found if match and not psutil.pid_exists(int(match["process"]))]
 
 
-def _replace_folder(partial: Path, destination: Path) -> None:
+def replace_folder(partial: Path, destination: Path) -> None:
+    """Let a whole folder take the place of another one beside it; whenever this is killed, one of them is found."""
     replaced = _hidden(destination, _REPLACED)
     destination.rename(replaced)
     try:

@@ -6,11 +6,14 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from stored_models import inputs, leftovers, lose, network, stored
-from torch import nn
+import torch
+from stored_models import inputs, leftovers, lose, network, records, stored, values
+from torch import Tensor, nn
 
 import foretrain as ft
+from foretrain.support.durable import Lock
 from foretrain.support.errors import FileError, InputError, NotEnoughMemoryError, NotSupportedError
 
 
@@ -48,6 +51,48 @@ def test_a_refused_call_keeps_the_old_store(
         ft.ntk(model(), inputs(40), store=path, overwrite=True, batch_size=5, **options)
     assert state(path) == before
     assert leftovers(path) == []
+
+
+class FailsLater(nn.Module):
+    """Fails in passes over as many samples as a tile has, which no look at a few of them shows."""
+
+    def __init__(self, side: int) -> None:
+        super().__init__()
+        self.layer, self.side = nn.Linear(4, 2).double(), side
+
+    def forward(self, x: Tensor) -> Tensor:
+        if len(x) == self.side:
+            raise RuntimeError("out of luck")
+        return self.layer(x)
+
+
+def test_an_error_on_the_way_keeps_the_old_store_and_what_is_finished(tmp_path: Path) -> None:
+    path = tmp_path / "k.zarr"
+    stored(path, network(), inputs(23), side=5, workers=1)
+    before, x = state(path), inputs(17)
+    with pytest.raises(RuntimeError, match="out of luck"):
+        ft.ntk(
+            FailsLater(6), torch.randn(17, 4).double(), store=path, overwrite=True, batch_size=6, workers=1
+        )
+    assert state(path) == before
+
+    # Another kernel takes the place of what was begun.
+    successor = tmp_path / ".k.zarr.successor"
+    assert successor.exists()
+    stored(path, network(), inputs(12), side=5, workers=1, overwrite=True)
+    assert not successor.exists()
+
+    # Stopped after some tiles, the same call goes on with them, and puts the new kernel in place.
+    stored(successor, network(), x, side=6, workers=1)
+    kept = {name: data for name, data in records(successor).items() if name != "0-1"}
+    lose(successor, "0-1")
+    stored(path, network(), x, side=6, workers=1, overwrite=True)
+    assert {name: data for name, data in records(path).items() if name != "0-1"} == kept
+    assert not successor.exists()
+    assert [entry.name for entry in tmp_path.iterdir()] == ["k.zarr"]
+    np.testing.assert_allclose(values(path), np.asarray(ft.ntk(network(), x)), rtol=1e-12)
+    with Lock(path, "kernel"):  # which is free
+        pass
 
 
 def test_a_refused_call_makes_no_store(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ from foretrain.empirical.stored_kernel.create import (
     is_whole,
     local_folder,
     mend,
+    refuse_to_lose_files,
     require_disk,
 )
 from foretrain.empirical.stored_kernel.estimate import Estimate, Watch, samples_to_run
@@ -25,6 +26,7 @@ from foretrain.empirical.stored_kernel.layout import Layout, is_stored_kernel
 from foretrain.empirical.stored_kernel.tasks import Outcome, Task, work
 from foretrain.empirical.stored_kernel.workers import Stored, Workers
 from foretrain.support import engines
+from foretrain.support.atomic import replace_folder
 from foretrain.support.errors import EngineError, FileError, ForetrainWarning
 from foretrain.support.store import RECORDS
 from foretrain.support.user_warnings import warn_user
@@ -38,30 +40,44 @@ _PATIENCE = 3  # times in a row that workers may die without finishing a tile
 def compute(contents: Contents, options: Stored) -> StoredKernel:
     """Compute all tiles that the store does not have yet, and open it.
 
-    Everything that can be refused is refused first: an older store gives way, or is mended, only then.
+    Everything that can be refused is refused first, and an older store is mended only then. Where it is to be
+    replaced, its successor is computed beside it, and takes its place when no tile is missing.
     """
     from foretrain.empirical.stored_kernel.reading import StoredKernel
 
     path, workers = local_folder(options.folder), Workers(options)
     digests, needs = contents.digests(), contents.needs()
-    is_new = options.overwrite or not is_stored_kernel(path)
-    if is_new:
-        layout = _layout(contents, digests, needs, workers, options)
-    else:
-        layout = Folder(path).layout
-        _refuse_another(path, layout, contents, digests, options)
-        if _is_finished(Folder(path)):
+    place, layout = path, None
+    if options.overwrite and is_stored_kernel(path):
+        refuse_to_lose_files(path)
+        place = path.with_name(f".{path.name}.successor")
+    if is_stored_kernel(place):
+        try:
+            layout = Folder(place).layout
+            _refuse_another(place, layout, contents, digests, options)
+        except FileError:
+            if place == path:
+                raise
+            layout = None  # a successor of an earlier call, of another kernel
+        if layout is not None and place == path and _is_finished(Folder(path)):
             return StoredKernel(path)
+    is_new = layout is None
+    layout = layout or _layout(contents, digests, needs, workers, options)
     run = _Computation(contents, layout, needs, workers)
-    if is_new:
-        create_in_place(path, layout)
-    folder = Folder(path)
-    with folder.lock(), clear_errors(path):
-        _mend(folder)
-        finished = len(folder.recorded())
-        if finished < len(layout.grid.tiles):
-            require_disk(path, layout, finished)
-            run.finish(folder)
+    with ExitStack() as held:
+        if place != path:
+            held.enter_context(Folder(path).lock())
+        if is_new:
+            create_in_place(place, layout)
+        folder = Folder(place)
+        with folder.lock(), clear_errors(place):
+            _mend(folder)
+            finished = len(folder.recorded())
+            if finished < len(layout.grid.tiles):
+                require_disk(place, layout, finished)
+                run.finish(folder)
+            if place != path:
+                replace_folder(place, path)
     return StoredKernel(path)
 
 

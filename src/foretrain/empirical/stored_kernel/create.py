@@ -60,7 +60,6 @@ def create_in_place(path: Path, layout: Layout) -> None:
     require_disk(path, layout, 0)
     try:
         if is_stored_kernel(path):
-            _refuse_to_lose_files(path)
             with Folder(path).lock():
                 _create(path, layout, overwrite=True)
         elif path.exists():
@@ -90,7 +89,7 @@ def _create(path: Path, layout: Layout, *, overwrite: bool = False) -> None:
         (folder / RECORDS).mkdir()
 
 
-def _refuse_to_lose_files(path: Path) -> None:
+def refuse_to_lose_files(path: Path) -> None:
     """Only what a store consists of is replaced; hidden files are the system's."""
     names = sorted(file.name for file in path.iterdir() if not file.name.startswith("."))
     foreign = [name for name in names if name not in _PARTS]

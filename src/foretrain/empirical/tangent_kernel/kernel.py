@@ -116,7 +116,8 @@ def ntk(  # type: ignore[misc]  # the overloads leave the other options to this 
         length along the batch axis is not the number of samples.
     store
         A folder for a kernel larger than memory: its tiles go there as they finish, and the result reads from it. The
-        same call again goes on where an earlier one stopped; ``overwrite=True`` starts afresh.
+        same call again goes on where an earlier one stopped; ``overwrite=True`` replaces
+        an older kernel when the new one is whole.
     engine, workers, memory
         With ``store``: where tiles are computed (``None`` for processes of this machine, ``"dask://host:port"``,
         ``"ray://host:port"``, an open ``distributed.Client``), by how many, and the bytes each may take ("1GB").
