@@ -72,14 +72,22 @@ def torch_generator(seed: Seed, device: str | torch.device = "cpu") -> torch.Gen
 
 
 @contextmanager
-def kept_random_states() -> Iterator[None]:
-    """Inside, code may draw from the global streams of torch, numpy and Python; all go on as before afterwards."""
+def kept_random_states(seed: Seed = None) -> Iterator[None]:
+    """Inside, code may draw from the global streams of torch, numpy and Python; all go on as before afterwards.
+
+    With a ``seed`` the streams start from it, so that the same code draws the same numbers every time.
+    """
     import torch
 
     of_python, of_numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 - the user's
     try:
         devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
         with torch.random.fork_rng(devices=range(devices)):
+            if seed is not None:
+                start = integer(seed)
+                torch.manual_seed(start)
+                random.seed(start)
+                np.random.seed(start % 2**32)  # noqa: NPY002
             yield
     finally:
         random.setstate(of_python)

@@ -93,6 +93,9 @@ def check_operators(dynamics: Dynamics, expected: Dense) -> None:
     assert_close(dynamics.values, expected.states)
     assert_close(dynamics.propagate(units).T, expected.propagator)
     assert_close(dynamics.propagate_adjoint(units), expected.propagator)
+    constraint = torch.linalg.inv(expected.propagator)
+    assert_close(dynamics.constrain(units).T, constraint)
+    assert_close(dynamics.constrain_adjoint(units), constraint)
     assert_close(dynamics.local_push(tangents(dynamics, directions)).T, expected.local)
     assert_close(_side_by_side(dynamics.local_pull(units)), expected.local)
     assert_close(dynamics.push(tangents(dynamics, directions)).T, expected.jacobian)
@@ -111,6 +114,7 @@ def check_blocks(dynamics: Dynamics, tolerance: float = 1e-10) -> None:
     moves = tangents(dynamics, normal(3, entries, seed=3).to(like))
     for forth, back in (
         (dynamics.propagate, dynamics.propagate_adjoint),
+        (dynamics.constrain, dynamics.constrain_adjoint),
         (dynamics.product, dynamics.product),
     ):
         pushed, pulled = forth(changes), back(vectors)

@@ -316,7 +316,7 @@ class Case:
         return of_equations(lambda p, h: self.step(p, x, h), values, list(dynamics.parameters), shapes)
 
     def _only(self) -> str:
-        return next(iter(self.states)) if not isinstance(self.states, str) else self.states
+        return next(iter(self.states)) if not isinstance(self.states, str) else self.states or "output"
 
 
 _SEQUENCE = normal(BATCH, TIMES, INPUTS)

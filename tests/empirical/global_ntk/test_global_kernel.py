@@ -227,10 +227,16 @@ def test_a_model_with_a_readout_has_the_states_of_its_layer(x: Tensor) -> None:
     torch.testing.assert_close(kernel.states, model.cell(x)[0].detach())
 
 
-def test_parameters_before_the_layer_are_refused_or_left_out(x: Tensor) -> None:
+def test_parameters_before_the_layer_count_or_are_left_out(x: Tensor) -> None:
     model = Readout(encoded=True).to(DOUBLE)
     with pytest.raises(NotSupportedError, match=r"'encoder\.weight' acts before"):
-        global_ntk(model, x)
+        global_ntk(model, x, "hidden")
+    whole = global_ntk(model, x)
+    pulled = whole.dynamics.pull(torch.eye(whole.size, dtype=DOUBLE))
+    assert [name for name in pulled if "encoder" in name]
+    expected = sum(rows.flatten(1) @ rows.flatten(1).T for rows in pulled.values())
+    assert close(whole.dense(), expected)
+    assert close(whole.P.dense(), global_ntk(model.cell, model.encoder(x).detach()).P.dense())
     kernel = global_ntk(model, x, parameters=["cell.*"])
     assert close(kernel.dense(), global_ntk(model.cell, model.encoder(x).detach()).dense())
     for value in model.encoder.parameters():

@@ -6,15 +6,16 @@ import pytest
 import torch
 from dense_dynamics import assert_close, check_blocks, check_operators, normal
 from graph_models import CASES
+from loop_models import LOOPS
 from torch import nn
 
 from foretrain.empirical.global_ntk.graph.dynamics import GraphDynamics
 
 
 @pytest.mark.slow(after=6)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [*CASES, *LOOPS])
 def test_all_operators_are_those_of_the_equations(name: str) -> None:
-    case = CASES[name]
+    case = (CASES | LOOPS)[name]
     dynamics = case.dynamics()
     check_operators(dynamics, case.dense(dynamics))
 

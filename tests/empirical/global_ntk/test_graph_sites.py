@@ -6,14 +6,15 @@ import pytest
 import torch
 from dense_dynamics import assert_close, check_sites, normal
 from graph_models import BATCH, CASES, TIMES, UNITS
+from loop_models import LOOPS
 from torch import nn
 
 from foretrain.empirical.global_ntk.graph.dynamics import GraphDynamics
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [*CASES, *LOOPS])
 def test_the_direct_sum_over_sites_is_the_kernel(name: str) -> None:
-    case = CASES[name]
+    case = (CASES | LOOPS)[name]
     dynamics = case.dynamics()
     check_sites(dynamics, case.dense(dynamics), case.without)
     assert dynamics.without_site == case.without

@@ -192,18 +192,21 @@ def test_solve_agrees_with_the_models_own_iteration() -> None:
 def test_the_engine_says_how_it_solves() -> None:
     model = Equilibrium().double()
     state = solve(model, torch.zeros(BATCH, UNITS, dtype=DOUBLE), X)
-    assert "LU factors of 3 x (4, 4), condition number" in ImplicitDynamics(model, state, X).how
-    assert "GMRES to a relative residual of 1e-11" in ImplicitDynamics(model, state, X, solver="krylov").how
+    assert "LU factors of 3 x (4, 4), condition number" in ImplicitDynamics(model, state, X).structure
+    assert (
+        "GMRES to a relative residual of 1e-11"
+        in ImplicitDynamics(model, state, X, solver="krylov").structure
+    )
     coupled = Coupled().double()
     state = solve(coupled, torch.zeros(BATCH, UNITS, dtype=DOUBLE), X)
-    assert "1 x (12, 12)" in ImplicitDynamics(coupled, state, X).how
+    assert "1 x (12, 12)" in ImplicitDynamics(coupled, state, X).structure
 
 
 def test_little_memory_leads_to_krylov_spaces(monkeypatch: pytest.MonkeyPatch) -> None:
     model = Equilibrium().double()
     state = solve(model, torch.zeros(BATCH, UNITS, dtype=DOUBLE), X)
     monkeypatch.setenv("FORETRAIN_MEMORY", "1kB")
-    assert "GMRES" in ImplicitDynamics(model, state, X).how
+    assert "GMRES" in ImplicitDynamics(model, state, X).structure
     with pytest.raises(NotEnoughMemoryError, match="krylov"):
         ImplicitDynamics(model, state, X, solver="direct")
     with pytest.raises(InputError, match="unknown solver"):

@@ -35,9 +35,9 @@ class Dynamics(ABC):
     best_block: int = 16
 
     @property
-    def how(self) -> str:
-        """In words how its products are taken, where that needs saying."""
-        return ""
+    @abstractmethod
+    def structure(self) -> str:
+        """In words: which states were taken, how they follow from each other, and so what P and K are."""
 
     @property
     def dtype(self) -> torch.dtype:
@@ -56,6 +56,14 @@ class Dynamics(ABC):
     @abstractmethod
     def propagate_adjoint(self, vectors: Tensor) -> Tensor:
         """P*: the adjoint state of vectors, such as the gradient of a loss with respect to the states."""
+
+    @abstractmethod
+    def constrain(self, changes: Tensor) -> Tensor:
+        """P^-1 = D_h F: what has to be added to the states for them to change so."""
+
+    @abstractmethod
+    def constrain_adjoint(self, vectors: Tensor) -> Tensor:
+        """The adjoint of ``constrain``."""
 
     @abstractmethod
     def local_push(self, tangents: Values) -> Tensor:
@@ -161,10 +169,13 @@ class Site(Result, ABC):
 
     def product(self, vectors: Tensor) -> Tensor:
         """P_w (V V* (x) I) P_w*: the share of the weight in NTK_S."""
+        return self.propagate(self.gram_product(self.propagate_adjoint(vectors)))
+
+    def gram_product(self, products: Tensor) -> Tensor:
+        """V V* (x) I on vectors of the products (k, rows * features)."""
         inputs = self.inputs
-        adjoint = self.propagate_adjoint(vectors).view(len(vectors), len(inputs), -1)
-        carried = torch.matmul(inputs, torch.matmul(inputs.t(), adjoint))
-        return self.propagate(carried.reshape(len(vectors), -1))
+        by_row = products.view(len(products), len(inputs), -1)
+        return torch.matmul(inputs, torch.matmul(inputs.t(), by_row)).reshape(len(products), -1)
 
 
 def feature_axis(space: Space) -> str:

@@ -90,6 +90,54 @@ class GlobalNTK(Operator):
         return self._operator(own.space, own.propagate, own.propagate_adjoint)
 
     @cached_property
+    def P_inverse(self) -> Operator:
+        """D_h F: what has to be added to the states for all of them to change so."""
+        own = self.dynamics
+        return self._operator(own.space, own.constrain, own.constrain_adjoint)
+
+    @property
+    def structure(self) -> str:
+        """In words: which states were taken, how they follow from each other, and so what P and K are."""
+        return self.dynamics.structure
+
+    @cached_property
+    def P_core(self) -> Operator:
+        """The lifted propagator (20) from products to states: sum_w P_w q_w of changes q_w added to products W v.
+
+        NTK_S on the full state is P_core ``site_gram`` P_core*, where every parameter has a site.
+        """
+        sites, space = self.sites, self._space_of_sites
+
+        def propagate(flat: Tensor) -> Tensor:
+            parts = torch.split(flat, [site.space.size for site in sites.values()], 1)
+            return sum((site.propagate(part) for site, part in zip(sites.values(), parts)), torch.zeros(()))
+
+        def propagate_adjoint(flat: Tensor) -> Tensor:
+            return torch.cat([site.propagate_adjoint(flat) for site in sites.values()], 1)
+
+        forth, back = _differentiating(propagate), _differentiating(propagate_adjoint)
+        return from_functions(space, self.dynamics.space, forth, back, **kind_of(self))
+
+    @cached_property
+    def site_gram(self) -> Operator:
+        """The direct sum of V V* (x) I over the sites, on their products."""
+        sites = self.sites
+
+        def product(flat: Tensor) -> Tensor:
+            parts = torch.split(flat, [site.space.size for site in sites.values()], 1)
+            return torch.cat([site.gram_product(part) for site, part in zip(sites.values(), parts)], 1)
+
+        return self._operator(self._space_of_sites, product, None)
+
+    @property
+    def _space_of_sites(self) -> SumSpace:
+        if not self.sites:
+            raise NotSupportedError(
+                "no counted parameter acts by a matrix product: there are no weight sites."
+            )
+        return SumSpace({name: site.space for name, site in self.sites.items()})
+
+    @cached_property
     def K(self) -> Operator:
         """D_theta f D_theta f*: what the parameters do to each state alone (6)."""
         return self._operator(self.dynamics.space, self.dynamics.local_product, None)
@@ -174,11 +222,7 @@ class GlobalNTK(Operator):
 
     def site_rows(self) -> Tensor:
         """V: the rows of all sites side by side, (batch * time, columns)."""
-        rows = [site.inputs for site in self.sites.values()]
-        if not rows:
-            raise NotSupportedError(
-                "no counted parameter acts by a matrix product: there are no weight sites."
-            )
+        rows = [self.sites[name].inputs for name in self._space_of_sites.names]
         counts = {len(part) for part in rows}
         if len(counts) > 1:
             raise NotSupportedError(
@@ -283,7 +327,7 @@ class GlobalNTK(Operator):
         )
         more = ".summary(y), which .plot() draws, has ranks, modes and weights; .alignment(y), .top_modes(k) and "
         more += ".partial_trace(over=...) ask for one of them, .P, .K, .J and .sites are its parts."
-        parts = [*filter(None, [self.dynamics.how]), more]
+        parts = [self.structure, more]
         return Answer(statement, parts, self.to_xarray, super().answer().record)
 
     def summary(self, y: Any = None, readouts: Any = None, **options: Any) -> GlobalSummary:

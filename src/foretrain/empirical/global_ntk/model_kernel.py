@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from contextlib import nullcontext
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from foretrain.empirical.global_ntk.graph.dynamics import GraphDynamics
+from foretrain.empirical.global_ntk.graph.dynamics import FREEZE, GraphDynamics
 from foretrain.empirical.global_ntk.implicit.dynamics import ImplicitDynamics
 from foretrain.empirical.global_ntk.kernel import GlobalNTK
 from foretrain.empirical.global_ntk.recurrent.cell_loops import cell_loop
 from foretrain.empirical.global_ntk.recurrent.dynamics import RecurrentDynamics, as_samples_first
-from foretrain.empirical.models.arguments import Batch, as_batch, chosen, trainable
-from foretrain.empirical.models.model import call_with, explained, refuse_ill_defined, unchanged
+from foretrain.empirical.models.arguments import Batch, as_batch, chosen, leaves, trainable
+from foretrain.empirical.models.model import (
+    call_with,
+    explained,
+    refuse_ill_defined,
+    refuse_random,
+    unchanged,
+)
 from foretrain.operators import SumSpace
-from foretrain.support.errors import InputError, NotSupportedError
+from foretrain.support.errors import InputError, NotSupportedError, unknown_name
+from foretrain.support.seeds import Seed, integer, kept_random_states
 from foretrain.support.threads import on_free_cores
+
+Noise = Literal["refused", "frozen"]
 
 
 @on_free_cores()
@@ -31,33 +41,58 @@ def global_ntk(
     tolerance: float | None = None,
     batch_axis: int = 0,
     shared: Collection[str | int] = (),
+    noise: Noise = "refused",
+    seed: Seed = 0,
 ) -> GlobalNTK:
     """NTK_S = J J* of a model's internal states for a batch, as an operator that is never written out.
+
+    A loop needs no preparation. Where the states that a model returns follow from each other, they are read where the
+    model computes them, in the graph that it records, and ``.structure`` says what was taken:
+
+    >>> import torch, foretrain as ft
+    >>> class Loop(torch.nn.Module):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.W, self.U = (torch.nn.Parameter(0.3 * torch.randn(5, n)) for n in (5, 2))
+    ...     def forward(self, x):
+    ...         h, states = torch.zeros(len(x), 5), []
+    ...         for t in range(x.shape[1]):
+    ...             h = torch.tanh(h @ self.W.T + x[:, t] @ self.U.T)
+    ...             states.append(h)
+    ...         return torch.stack(states, 1)
+    >>> kernel = ft.global_ntk(Loop(), torch.randn(3, 4, 2))
+    >>> kernel.domain.describe()
+    '(batch 3, time 4, unit 5)'
+    >>> list(kernel.sites)
+    ['W']
 
     Parameters
     ----------
     model
-        An ``nn.Module``. A recurrent module (nn.RNN, nn.GRU, nn.LSTM) or a model with one inside has the states that
-        it returns at every step, with axes (batch, time, unit), those of both directions side by side. Any other
-        model has the states named in ``states``. With ``equilibrium=``: a constraint F(h, x) = 0, as a module called
-        with (h, x), or a function f(parameters, h, x) with ``parameters=`` leaf tensors.
+        An ``nn.Module``. One with a recurrent layer (nn.RNN, nn.GRU, nn.LSTM) has the states that this returns at
+        every step, with axes (batch, time, unit), those of both directions side by side; one with several such layers
+        has those of all, by name. Any other model has the states named in ``states``. With ``equilibrium=``: a
+        constraint F(h, x) = 0, as a module called with (h, x), or a function f(parameters, h, x) with
+        ``parameters=`` leaf tensors.
     x
         What the model takes: a tensor, a tuple, a dict.
     states
         Of a recurrent module: names such as ``"hidden"`` and ``"cell"`` (with the number of the layer and "reverse"
         where there are several). Of other models: paths of submodules whose results are the states, (path, entry)
-        where they return several, or {name: path}; a module that is called T times has T times. By default what the
-        model returns, the first tensor of several.
+        where they return several, or {name: path}; "" is the model itself. A module that is called T times, or
+        returns a list of T tensors, has T times. By default what the model returns, the first tensor of several.
     parameters
         Those that count: names, patterns, tensors or a function ``(name, tensor) -> bool``. By default all with
         ``requires_grad``.
     equilibrium
         The state h (samples, ...) that solves F(h, x, theta) = 0; ``foretrain.empirical.global_ntk.solve`` finds it.
         ``tolerance`` says how far from the solution it may be, relative to its length.
+    noise
+        "frozen" draws what the model draws at random (noise in a loop, dropout) from ``seed``, the same in every
+        pass, so that the kernel is that of these draws. Otherwise such models are refused.
 
     Examples
     --------
-    >>> import torch, foretrain as ft
     >>> kernel = ft.global_ntk(torch.nn.GRU(2, 5, batch_first=True), torch.randn(3, 4, 2))
     >>> kernel.domain.describe()
     '(batch 3, time 4, unit 5)'
@@ -72,6 +107,9 @@ def global_ntk(
         raise InputError(
             "x is a packed sequence, whose samples have different steps: pad it, and pass the tensor."
         )
+    if noise not in ("refused", "frozen"):
+        raise unknown_name("`noise`", str(noise), ["refused", "frozen"])
+    draws = None if noise == "refused" else integer(seed)
     with unchanged(model):
         if equilibrium is not None:
             state = torch.as_tensor(equilibrium)
@@ -83,17 +121,25 @@ def global_ntk(
             )
         module = getattr(model, "_orig_mod", model)
         recurrent = {name: part for name, part in module.named_modules() if isinstance(part, nn.RNNBase)}
+        batch = as_batch(x, batch_axis, shared)
         if recurrent and _are_recurrent_states(states, module):
-            given = as_batch(x, batch_axis, shared).arguments
-            return _of_recurrent(module, recurrent, given, states, parameters)
+            if len(recurrent) == 1:
+                found = _of_recurrent(module, recurrent, batch.arguments, states, parameters, draws)
+                if found is not None:
+                    return found
+            elif states is not None:
+                names = ", ".join(repr(name) for name in recurrent)
+                raise InputError(
+                    f"the model has several recurrent layers ({names}), so that {states!r} may mean any: name those "
+                    "whose results are the states with `states=`, or leave it out for all."
+                )
+            states = tuple(recurrent)
         if batch_axis == 0:
             _refuse_time_first(module, recurrent, x)
-        if (loop := _of_cell_loop(module, states, parameters, as_batch(x, batch_axis, shared))) is not None:
+        if (loop := _of_cell_loop(module, states, parameters, batch, draws)) is not None:
             return GlobalNTK(loop)
-        graph = GraphDynamics(
-            module, x, "" if states is None else states, parameters, batch_axis=batch_axis, shared=shared
-        )
-        return GlobalNTK(graph)
+        named = "" if states is None else states
+        return GlobalNTK(GraphDynamics(module, batch, named, parameters, noise=draws))
 
 
 def _are_recurrent_states(states: Any, model: nn.Module) -> bool:
@@ -110,26 +156,46 @@ def _are_recurrent_states(states: Any, model: nn.Module) -> bool:
 
 
 def _of_recurrent(
-    model: nn.Module, recurrent: Mapping[str, nn.RNNBase], x: Any, states: Any, parameters: Any
-) -> GlobalNTK:
-    if len(recurrent) > 1:
-        names = ", ".join(repr(name) for name in recurrent)
-        raise NotSupportedError(
-            f"the model has several recurrent layers ({names}): name those whose results are the states with "
-            "`states=`, or pass one of them alone."
-        )
+    model: nn.Module,
+    recurrent: Mapping[str, nn.RNNBase],
+    x: Any,
+    states: Any,
+    parameters: Any,
+    noise: Seed | None,
+) -> GlobalNTK | None:
+    """The kernel of the one recurrent layer by sweeps; None if parameters act before it, or it is called again.
+
+    Its own states by name, such as "cell", are known to the sweeps alone.
+    """
     ((path, module),) = recurrent.items()
-    refuse_ill_defined(model)
+    refuse_ill_defined(model, is_frozen=noise is not None)
     counted = chosen(trainable(model, None), parameters)
     prefix = f"{path}." if path else ""
-    given, start = _given(model, module, x, counted, prefix)
     own = {name: value for name, value in counted.items() if name.startswith(prefix)}
-    if not own:
+    calls = _calls(model, module, x, noise)
+    reason = ""
+    if len(calls) != 1:
+        reason = f"the recurrent layer is called {len(calls)} times in one pass"
+    elif earlier := _earlier(calls[0], counted, own):
+        reason = f"the parameter {earlier[0]!r} acts before the recurrent layer"
+    elif not own:
         raise InputError(
             "no counted parameter belongs to the recurrent layer, so that its states do not change: count some of "
             "its own with `parameters=`."
         )
-    dynamics = RecurrentDynamics(module, given, start, own, prefix)
+    if reason and states is None:
+        return None
+    if reason:
+        raise NotSupportedError(
+            f"{reason}: leave out `states=`, or give the path of the module whose results are the states, which are "
+            "then read from the graph."
+        )
+    given = as_samples_first(module, calls[0][0])
+    if path:
+        refuse_random(given, as_samples_first(module, _calls(model, module, x, noise)[0][0]), FREEZE)
+    first = calls[0][1] if len(calls[0]) > 1 else None
+    start = None if first is None else list(first) if isinstance(first, tuple) else [first]
+    dynamics = RecurrentDynamics(module, given.detach(), start, own, prefix)
     if isinstance(dynamics.space, SumSpace):
         members = [states] if isinstance(states, str) else states
         return GlobalNTK(
@@ -142,22 +208,22 @@ def _of_recurrent(
     return GlobalNTK(dynamics)
 
 
-def _of_cell_loop(model: nn.Module, states: Any, parameters: Any, batch: Batch) -> RecurrentDynamics | None:
+def _of_cell_loop(
+    model: nn.Module, states: Any, parameters: Any, batch: Batch, noise: Seed | None
+) -> RecurrentDynamics | None:
     """The dynamics of a loop over a cell that is named as the state; None if there is none that is a layer."""
     named = {"": states} if isinstance(states, str) else states
     places = [*named.values()] if isinstance(named, Mapping) else []
     modules = dict(model.named_modules())
     if len(places) != 1 or places[0] not in modules:
         return None
-    refuse_ill_defined(model)
+    refuse_ill_defined(model, is_frozen=noise is not None)
     counted = chosen(trainable(model, None), parameters)
-    return cell_loop(modules[places[0]], lambda: _run(model, batch.arguments), batch.count, counted)
+    return cell_loop(modules[places[0]], lambda: _run(model, batch.arguments, noise), batch.count, counted)
 
 
-def _given(
-    model: nn.Module, module: nn.RNNBase, x: Any, counted: Mapping[str, Tensor], prefix: str
-) -> tuple[Tensor, list[Tensor] | None]:
-    """What the recurrent layer is given when the model runs: its inputs, samples first, and its first state."""
+def _calls(model: nn.Module, module: nn.Module, x: Any, noise: Seed | None) -> list[tuple[Any, ...]]:
+    """What a module is given in every call when the model runs."""
     calls: list[tuple[Any, ...]] = []
 
     def note(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -165,19 +231,10 @@ def _given(
 
     handle = module.register_forward_pre_hook(note, with_kwargs=True)
     try:
-        _run(model, x)
+        _run(model, x, noise)
     finally:
         handle.remove()
-    if len(calls) != 1:
-        raise NotSupportedError(
-            f"the recurrent layer is called {len(calls)} times in one pass: name it as a state with `states=`, which "
-            "takes every call as one time."
-        )
-    given = as_samples_first(module, calls[0][0])
-    first = calls[0][1] if len(calls[0]) > 1 else None
-    start = None if first is None else list(first) if isinstance(first, tuple) else [first]
-    _refuse_earlier(given, start, counted, prefix)
-    return given.detach(), start
+    return calls
 
 
 def _refuse_time_first(model: nn.Module, recurrent: Mapping[str, nn.RNNBase], x: Any) -> None:
@@ -185,13 +242,7 @@ def _refuse_time_first(model: nn.Module, recurrent: Mapping[str, nn.RNNBase], x:
     time_first = [part for part in recurrent.values() if not part.batch_first]
     if not time_first or not isinstance(x, Tensor) or x.ndim != 3:
         return
-    given: list[Any] = []
-    handles = [part.register_forward_pre_hook(lambda _, args: given.extend(args[:1])) for part in time_first]
-    try:
-        _run(model, x)
-    finally:
-        for handle in handles:
-            handle.remove()
+    given = [call[0] for part in time_first for call in _calls(model, part, x, None) if call]
     if any(isinstance(part, Tensor) and part.data_ptr() == x.data_ptr() for part in given):
         raise InputError(
             "x goes into a recurrent layer with batch_first=False, so that its samples are along axis 1: pass "
@@ -199,24 +250,18 @@ def _refuse_time_first(model: nn.Module, recurrent: Mapping[str, nn.RNNBase], x:
         )
 
 
-def _run(model: nn.Module, x: Any) -> None:
+def _run(model: nn.Module, x: Any, noise: Seed | None) -> None:
     """One pass, with gradients, whatever the model returns."""
-    with torch.enable_grad(), explained(x, model.parameters()):
+    same_draws = nullcontext() if noise is None else kept_random_states(noise)
+    with torch.enable_grad(), same_draws, explained(x, model.parameters()):
         call_with(model, x)
 
 
-def _refuse_earlier(
-    given: Tensor, start: Sequence[Tensor] | None, counted: Mapping[str, Tensor], prefix: str
-) -> None:
-    """Parameters before the recurrent layer change its inputs, which the sweeps hold fixed."""
-    outside = {name: value for name, value in counted.items() if not name.startswith(prefix)}
-    reached = [part for part in [given, *(start or [])] if part.requires_grad]
+def _earlier(call: Sequence[Any], counted: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> list[str]:
+    """Parameters that change what the recurrent layer is given, which the sweeps hold fixed."""
+    outside = {name: value for name, value in counted.items() if name not in own}
+    reached = [part for part in leaves(tuple(call)) if isinstance(part, Tensor) and part.requires_grad]
     if not outside or not reached:
-        return
+        return []
     found = torch.autograd.grad([part.sum() for part in reached], list(outside.values()), allow_unused=True)
-    before = [name for name, gradient in zip(outside, found) if gradient is not None]
-    if before:
-        raise NotSupportedError(
-            f"the parameter {before[0]!r} acts before the recurrent layer: leave such parameters out with "
-            "`parameters=`, or name the modules whose results are the states with `states=`."
-        )
+    return [name for name, gradient in zip(outside, found) if gradient is not None]

@@ -212,8 +212,11 @@ _DROPOUTS = nn.modules.dropout._DropoutNd
 _ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-4}
 
 
-def refuse_ill_defined(model: Any) -> None:
-    """Dropout and batch statistics make outputs random, or make one sample's output depend on the others."""
+def refuse_ill_defined(model: Any, *, is_frozen: bool = False) -> None:
+    """Dropout and batch statistics make outputs random, or make one sample's output depend on the others.
+
+    ``is_frozen``: what is random is drawn the same in every pass.
+    """
     if not isinstance(model, nn.Module):
         return
     for name, module in model.named_modules():
@@ -228,7 +231,7 @@ def refuse_ill_defined(model: Any) -> None:
             isinstance(module, nn.RNNBase) and module.num_layers > 1
         ):
             rate = float(module.dropout)
-        if module.training and rate > 0:
+        if module.training and rate > 0 and not is_frozen:
             raise NotSupportedError(
                 f"{called} drops values at random (p = {rate:g}), so that the kernel is not defined: call "
                 "model.eval(), or set p = 0."
@@ -247,12 +250,12 @@ def refuse_ill_defined(model: Any) -> None:
             )
 
 
-def refuse_random(first: Tensor, second: Tensor) -> None:
-    """Two passes with the same batch must agree."""
+def refuse_random(first: Tensor, second: Tensor, remedy: str = "") -> None:
+    """Two passes with the same batch must agree; a further ``remedy`` ends the sentence."""
     if not close(first, second):
         raise NotSupportedError(
             "two passes with the same samples give different outputs, so that the kernel is not defined: switch off "
-            "what is random in the model (dropout, noise, sampling) or changes with every call."
+            f"what is random in the model (dropout, noise, sampling) or changes with every call{remedy}."
         )
 
 

@@ -3,23 +3,28 @@
 The gradients g(u) of the ends with cotangents u are linear in u, and built as a graph of their own once; the gradient
 of <g(u), t> by u is the way forth of t, exactly. Forward mode would run the model again for every block, which takes
 several times as long on a CPU.
+
+A graph that is cut at its ends has no way from one end through another: in a backward pass each end hands on the
+cotangent that it is given, whatever arrives there from the ends after it.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import GradientEdge
+from torch.autograd.graph import GradientEdge, Node
 
 from foretrain.empirical.kernel_operator.passes import agreement
 from foretrain.support.errors import NotSupportedError
 
 Start = Tensor | GradientEdge
+Pass = Callable[..., list[Tensor | None]]
 
 
 class Carrier:
@@ -33,9 +38,11 @@ class Carrier:
         ends: Sequence[Tensor],
         starts: Mapping[str, Sequence[Start]],
         shapes: Mapping[str, Sequence[Sequence[int]]],
+        cut: Sequence[GradientEdge] = (),
     ) -> None:
-        self._ends, self._starts, self._shapes = ends, starts, shapes
-        self._live = [i for i, end in enumerate(ends) if end.requires_grad]
+        """With ``cut``, the edges of all ends, the graph is cut there; ``ends`` then need only the right shapes."""
+        self._ends, self._starts, self._shapes, self._cut = ends, starts, shapes, cut
+        self._live = [i for i, end in enumerate(ends) if cut or end.requires_grad]
         self._batched = True
         self._checked = False
 
@@ -44,11 +51,9 @@ class Carrier:
         like, count = cotangents[0], len(cotangents[0])
         if not self._live:
             return [like.new_zeros(count, *shape) for shape in self._shapes[group]]
-        found = self._gradients(
-            [self._ends[i] for i in self._live],
-            self._starts[group],
-            [cotangents[i].to(self._ends[i]) for i in self._live],
-        )
+        given = [cotangents[i].to(self._ends[i]) for i in self._live]
+        ends, one_pass = self._way_back
+        found = self._gradients(ends, self._starts[group], given, one_pass)
         return [
             like.new_zeros(count, *shape) if values is None else values
             for values, shape in zip(found, self._shapes[group])
@@ -63,12 +68,19 @@ class Carrier:
         used = [(g, t.to(g)) for g, t in zip(gradients, tangents) if g is not None]
         ends = [self._cotangents[i] for i in self._live]
         carried = dict(
-            zip(self._live, self._gradients([g for g, _ in used], ends, [t for _, t in used]) if used else [])
+            zip(
+                self._live,
+                self._gradients([g for g, _ in used], ends, [t for _, t in used], _pass) if used else [],
+            )
         )
         return [
             end.new_zeros(count, *end.shape) if (values := carried.get(i)) is None else values
             for i, end in enumerate(self._ends)
         ]
+
+    @property
+    def _way_back(self) -> tuple[Sequence[Start], Pass]:
+        return (self._cut, _cut_pass) if self._cut else ([self._ends[i] for i in self._live], _pass)
 
     @cached_property
     def _cotangents(self) -> list[Tensor]:
@@ -80,18 +92,15 @@ class Carrier:
         starts: Any = [start for group in self._starts.values() for start in group]
         if not self._live:
             return {name: [None] * len(group) for name, group in self._starts.items()}
+        ends, one_pass = self._way_back
         try:
             with torch.enable_grad():
-                gradients = torch.autograd.grad(
-                    [self._ends[i] for i in self._live],
-                    starts,
-                    [self._cotangents[i] for i in self._live],
-                    create_graph=True,
-                    allow_unused=True,
+                gradients = one_pass(
+                    ends, starts, [self._cotangents[i] for i in self._live], create_graph=True
                 )
         except RuntimeError as reason:
             raise _refusal(reason) from reason
-        found = iter(_dense(g) if g is not None and g.requires_grad else None for g in gradients)
+        found = iter(g if g is not None and g.requires_grad else None for g in gradients)
         return {name: [next(found) for _ in group] for name, group in self._starts.items()}
 
     def _check(self) -> None:
@@ -120,7 +129,11 @@ class Carrier:
                 )
 
     def _gradients(
-        self, ends: Sequence[Tensor], starts: Sequence[Start], blocks: Sequence[Tensor]
+        self,
+        ends: Sequence[Start],
+        starts: Sequence[Start],
+        blocks: Sequence[Tensor],
+        one_pass: Pass,
     ) -> list[Tensor | None]:
         """Gradients (k, *shape) for every one of k cotangents, in one pass where torch can do it."""
         count = len(blocks[0])
@@ -128,33 +141,71 @@ class Carrier:
             return []
         if self._batched and count > 1:
             try:
-                return _pass(ends, starts, blocks, batched=True)
+                return _batched(one_pass, ends, starts, blocks)
             except RuntimeError:
                 self._batched = False
-        found = [_pass(ends, starts, [block[i] for block in blocks], batched=False) for i in range(count)]
+        try:
+            found = [one_pass(ends, starts, [block[i] for block in blocks]) for i in range(count)]
+        except RuntimeError as reason:
+            raise _refusal(reason) from reason
         return [_stacked(values) for values in zip(*found)]
 
 
 def _pass(
-    ends: Sequence[Tensor], starts: Sequence[Start], cotangents: Sequence[Tensor], batched: bool
+    ends: Sequence[Start], starts: Sequence[Start], cotangents: Sequence[Tensor], create_graph: bool = False
 ) -> list[Tensor | None]:
+    """Gradients at the starts of the sum of ends times cotangents; None where none arrives."""
+    roots: Any = list(ends)
     targets: Any = list(starts)
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="There is a performance drop")
-            found = torch.autograd.grad(
-                list(ends),
-                targets,
-                list(cotangents),
-                retain_graph=True,
-                allow_unused=True,
-                is_grads_batched=batched,
-            )
-    except RuntimeError as reason:
-        if batched:
-            raise
-        raise _refusal(reason) from reason
-    return [None if values is None else _dense(values) for values in found]
+    found = torch.autograd.grad(
+        roots,
+        targets,
+        list(cotangents),
+        retain_graph=True,
+        create_graph=create_graph,
+        allow_unused=True,
+    )
+    return [values.to_dense() if values is not None and values.is_sparse else values for values in found]
+
+
+def _cut_pass(
+    ends: Sequence[GradientEdge],
+    starts: Sequence[Start],
+    cotangents: Sequence[Tensor],
+    create_graph: bool = False,
+) -> list[Tensor | None]:
+    """The same where every end hands on its own cotangent alone; at an end itself, what arrives there."""
+    by_node: dict[Node, dict[int, Tensor]] = {}
+    for end, cotangent in zip(ends, cotangents):
+        by_node.setdefault(end.node, {})[end.output_nr] = cotangent
+    with ExitStack() as stack:
+        for node, own in by_node.items():
+
+            def hand_on(arrived: tuple[Tensor, ...], own: Mapping[int, Tensor] = own) -> tuple[Tensor, ...]:
+                return tuple(own.get(slot, values) for slot, values in enumerate(arrived))
+
+            stack.callback(node.register_prehook(hand_on).remove)
+        return _pass(ends, starts, [torch.zeros_like(values) for values in cotangents], create_graph)
+
+
+def _batched(
+    one_pass: Pass,
+    ends: Sequence[Start],
+    starts: Sequence[Start],
+    blocks: Sequence[Tensor],
+) -> list[Tensor | None]:
+    """A pass with all cotangents of the blocks at once."""
+    arrives: list[bool] = []
+
+    def one(*cotangents: Tensor) -> tuple[Tensor, ...]:
+        found = one_pass(ends, starts, cotangents)
+        arrives[:] = [values is not None for values in found]
+        return tuple(values for values in found if values is not None)
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="There is a performance drop")
+        together = iter(torch.func.vmap(one)(*blocks))
+    return [next(together) if is_there else None for is_there in arrives]
 
 
 def _stacked(values: Sequence[Tensor | None]) -> Tensor | None:
@@ -162,10 +213,6 @@ def _stacked(values: Sequence[Tensor | None]) -> Tensor | None:
     if like is None:
         return None
     return torch.stack([torch.zeros_like(like) if value is None else value for value in values])
-
-
-def _dense(values: Tensor) -> Tensor:
-    return values.to_dense() if values.is_sparse else values
 
 
 def _overlap(first: Sequence[Tensor], second: Sequence[Tensor]) -> float:

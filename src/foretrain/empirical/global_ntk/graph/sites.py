@@ -86,10 +86,11 @@ class GraphSite(Site):
         return self._parts[0].arranged(self._group, gradients).flatten(1)
 
 
-def find_sites(dynamics: Rooted) -> list[GraphSite]:
+def find_sites(dynamics: Rooted, stops: Sequence[GradientEdge] = ()) -> list[GraphSite]:
     """All weights and biases that act as such; scales, and weights made of other parameters, do not.
 
-    Where samples are not apart, in a model that couples them, the whole batch counts as one.
+    Where samples are not apart, in a model that couples them, the whole batch counts as one. ``stops``: further edges
+    at which there are states.
     """
     used = dynamics.tape.leaves
     left = {name: value for name, value in dynamics.parameters.items() if name in used}
@@ -97,7 +98,8 @@ def find_sites(dynamics: Rooted) -> list[GraphSite]:
     for tape in (dynamics.tape_by_sample, dynamics.tape):
         if tape is not None and left:
             place = {node: number for number, node in enumerate(tape.nodes)}
-            states = frozenset((place[end.grad_fn], 0) for end in dynamics.ends if end.grad_fn in place)
+            states = {(place[end.grad_fn], 0) for end in dynamics.ends if end.grad_fn in place}
+            states |= {(place[stop.node], stop.output_nr) for stop in stops if stop.node in place}
             confirmed = _confirmed(tape, left, states)
             found += confirmed
             for reading in confirmed:

@@ -99,13 +99,6 @@ class Layout:
         parts = block.reshape(len(block), self.shape[self.axis], self.calls, *rest).unbind(2)
         return [part.movedim(1, 1 + self.axis) for part in parts]
 
-    def join(self, parts: Sequence[Tensor]) -> Tensor:
-        """The inverse of ``split``."""
-        if self.axis is None:
-            return torch.stack(list(parts), 1).flatten(1)
-        moved = [part.movedim(1 + self.axis, 1) for part in parts]
-        return (moved[0] if self.calls == 1 else torch.stack(moved, 2)).flatten(1)
-
 
 def layout(state: StateName, model: nn.Module, shapes: Sequence[torch.Size], axis: int | None) -> Layout:
     """How the results of all calls of a module are one vector."""

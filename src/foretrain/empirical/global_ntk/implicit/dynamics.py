@@ -89,6 +89,14 @@ class ImplicitDynamics(Dynamics):
         """P* v by solving with its adjoint."""
         return self._inverse.solve(vectors, adjoint=True)
 
+    def constrain(self, changes: Tensor) -> Tensor:
+        """D_h F q."""
+        return self._linear.jacobian(changes)
+
+    def constrain_adjoint(self, vectors: Tensor) -> Tensor:
+        """D_h F* v."""
+        return self._linear.jacobian_adjoint(vectors)
+
     def local_push(self, tangents: Values) -> Tensor:
         """-D_theta F t."""
         (found,) = self._linear.carrier.forth("parameters", [tangents[name] for name in self.parameters])
@@ -118,6 +126,8 @@ class ImplicitDynamics(Dynamics):
         return -self.propagate(tensors[0].flatten(1))
 
     @property
-    def how(self) -> str:
-        """How equations with D_h F are solved."""
-        return self._inverse.describe()
+    def structure(self) -> str:
+        """The state is one; how equations with D_h F are solved."""
+        return (
+            f"The state solves F(h, x) = 0, all of it at once: P = (D_h F)^-1 by {self._inverse.describe()}."
+        )

@@ -55,6 +55,7 @@ class RecurrentDynamics(Dynamics):
                     f"the weights of {type(module).__name__} are computed from {name!r}: put the module into "
                     "nn.Sequential and name it as a state, `states='0'`."
                 )
+        self.module = type(module).__name__
         self.samples, self.steps, _ = x.shape
         self.units = module.hidden_size
         with torch.no_grad():
@@ -88,6 +89,36 @@ class RecurrentDynamics(Dynamics):
         blocks = self.parts(vectors)
         self.sweep_back(blocks)
         return self.joined(blocks)
+
+    def constrain(self, changes: Tensor) -> Tensor:
+        """P^-1 = D_h F: every step less what follows from the states before it and below it, all at once."""
+        blocks, found = self.parts(changes), []
+        for layer, states in zip(self.layers, blocks):
+            products = layer.room(len(changes))
+            if (below := self.below(layer, blocks)) is not None:
+                layer.add_from_below(products, below)
+            answers = layer.sweeps.follow(states, products)
+            found.append([state - answer for state, answer in zip(states, answers)])
+        return self.joined(found)
+
+    def constrain_adjoint(self, vectors: Tensor) -> Tensor:
+        """Its adjoint."""
+        blocks, found = self.parts(vectors), self.parts(vectors)
+        for layer, given, own in zip(self.layers, blocks, found):
+            answers, products = layer.sweeps.follow_adjoint(given)
+            for state, answer in zip(own, answers):
+                state -= answer
+            self._add_below(layer, found, products, -1.0)
+        return self.joined(found)
+
+    @property
+    def structure(self) -> str:
+        """Which layers have states, and how these follow from each other."""
+        return (
+            f"The states are {', '.join(self.members)} of {self.module} at its {self.steps} steps, each "
+            "following from the one before it: P = (I - D_h f T)^-1 is one sweep through time, and K is what "
+            "parameters do to each step while the one before it is held."
+        )
 
     def local_push(self, tangents: Values) -> Tensor:
         """D_theta f."""
@@ -247,16 +278,21 @@ class RecurrentDynamics(Dynamics):
         for number in reversed(range(len(self.layers))):
             layer = self.layers[number]
             found[number] = layer.sweeps.back(blocks[number], None if rooms is None else rooms[number])
-            if layer.number:
-                lower = [
-                    (i, other) for i, other in enumerate(self.layers) if other.number == layer.number - 1
-                ]
-                given = layer.sweeps.weights.given
-                terms = [found[number][..., slots] @ given[gates] for gates, slots in layer.input_columns]
-                inputs = layer.in_order(sum(terms[1:], terms[0]))
-                for part, (i, other) in zip(torch.split(inputs, self.units, -1), lower):
-                    blocks[i][0] += other.in_order(part)
+            self._add_below(layer, blocks, found[number])
         return [found[number] for number in range(len(self.layers))]
+
+    def _add_below(
+        self, layer: Layer, blocks: list[list[Tensor]], products: Tensor, factor: float = 1.0
+    ) -> None:
+        """Add what sensitivities at a layer's products are at the states that it takes, if it takes some."""
+        if not layer.number:
+            return
+        lower = [(i, other) for i, other in enumerate(self.layers) if other.number == layer.number - 1]
+        given = layer.sweeps.weights.given
+        terms = [products[..., slots] @ given[gates] for gates, slots in layer.input_columns]
+        inputs = layer.in_order(sum(terms[1:], terms[0]))
+        for part, (i, other) in zip(torch.split(inputs, self.units, -1), lower):
+            blocks[i][0].add_(other.in_order(part), alpha=factor)
 
     def parts(self, flat: Tensor) -> list[list[Tensor]]:
         """Copies of every layer's states as (steps, samples, vectors, units), in its own order of time."""

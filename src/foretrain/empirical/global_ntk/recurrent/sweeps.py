@@ -80,6 +80,23 @@ class Sweeps:
             states[i].addcmul_(changes[..., slot, :], self.path.slopes.by_slot[i][..., slot, :])
         return states
 
+    def follow(self, states: Sequence[Tensor], products: Tensor) -> list[Tensor]:
+        """D_h f: how every step answers to the states before it and to changes of its products; uses these up."""
+        products[1:, :, :, : self.cell.gates * self.units] += states[0][:-1] @ self._hidden_transposed
+        found = self.respond(products)
+        for (i, j), carry in self.path.slopes.carry.items():
+            found[i][1:].addcmul_(states[j][:-1], carry[1:])
+        return found
+
+    def follow_adjoint(self, vectors: Sequence[Tensor]) -> tuple[list[Tensor], Tensor]:
+        """The adjoint of ``follow``: at the states before, and at the products."""
+        products = self.sensitivities(vectors)
+        found = [torch.zeros_like(state) for state in vectors]
+        found[0][:-1] = products[1:, :, :, : self.cell.gates * self.units] @ self.weights.hidden
+        for (i, j), carry in self.path.slopes.carry.items():
+            found[j][:-1].addcmul_(vectors[i][1:], carry[1:])
+        return found, products
+
     def back(self, vectors: Sequence[Tensor], room: Tensor | None = None) -> Tensor:
         """P*: turns the block of every state (steps, samples, vectors, units) into adjoint states, in place.
 
