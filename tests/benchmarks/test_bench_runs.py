@@ -109,6 +109,28 @@ def test_a_peer_that_is_not_installed_is_a_line_that_names_it(
     assert found.record()["machine"]["peers"]["neural-tangents"] == "not installed"
 
 
+def test_a_peer_on_no_package_index_says_where_its_code_is_to_be_named(
+    task: MakeTask,
+    rates: Rates,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(peers, "FOLDER", tmp_path)
+    monkeypatch.delenv("KPFLOW", raising=False)
+    call = PeerCall("kpflow", "global-state trace", {"X": np.eye(2)})
+    found = measure([task(peer=call)], SETTINGS, rates)
+    assert found.lines[0].other_trouble == (
+        "kpflow is not installed: it is on no package index: set KPFLOW to a copy of github.com/meeree/kpflow and run "
+        "make bench-env"
+    )
+    monkeypatch.setattr("sys.argv", ["bench.peers", "kpflow"])
+    assert peers.main() == 0  # the other peers are made all the same
+    assert "kpflow: left out, because it is on no package index" in capsys.readouterr().out
+    monkeypatch.setenv("KPFLOW", str(tmp_path))
+    assert peers.environment("kpflow").remedy == "run make bench-env"
+
+
 def test_after_an_interruption_what_was_measured_is_kept(
     task: MakeTask, rates: Rates, tmp_path: Path
 ) -> None:
