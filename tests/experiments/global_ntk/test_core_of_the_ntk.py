@@ -70,7 +70,7 @@ def test_the_view_of_the_propagator_is_a_partial_trace_too() -> None:
 
 def test_sampled_blocks_of_the_propagator_are_within_their_errors() -> None:
     kernel = _kernel()
-    exact = measurements.propagator_blocks(kernel.P, torch.eye(PLAN.units)) * 1.0
+    exact = measurements.propagator_blocks(kernel.P, torch.eye(PLAN.units)) * PLAN.units
     draws = torch.stack([measurements.sampled_propagator_blocks(kernel.P, 50, seed) for seed in range(40)])
     spread = draws.std(0)
     later = torch.ones(TASK.steps, TASK.steps).tril(-1).bool()
