@@ -121,8 +121,8 @@ def test_a_peer_on_no_package_index_says_where_its_code_is_to_be_named(
     call = PeerCall("kpflow", "global-state trace", {"X": np.eye(2)})
     found = measure([task(peer=call)], SETTINGS, rates)
     assert found.lines[0].other_trouble == (
-        "kpflow is not installed: it is on no package index: set KPFLOW to a copy of github.com/meeree/kpflow and run "
-        "make bench-env"
+        "kpflow is not installed: it is on no package index: set KPFLOW to a copy of github.com/meeree/kpflow "
+        "and run make bench-env"
     )
     monkeypatch.setattr("sys.argv", ["bench.peers", "kpflow"])
     assert peers.main() == 0  # the other peers are made all the same
