@@ -143,6 +143,18 @@ def test_large_states_in_single_precision_are_right_to_its_rounding(name: str) -
         torch.testing.assert_close(modes.values, values[:3], atol=2e-6, rtol=0)
 
 
+def test_singular_triples_of_large_states_in_single_precision_are_right_to_its_rounding() -> None:
+    values = 1 / (1 + torch.arange(50_000, dtype=torch.float64) / 1000)
+    values[:2], values[2:] = torch.tensor([4.0, 3.0]), values[2:] / 2
+    scaled = Spectral(values.float(), positive=False)
+    flips = diagonal(Space.of(entry=len(values)), torch.tensor([1.0, -1.0]).repeat(len(values) // 2))
+    modes = (flips @ scaled).top_modes(2)  # not symmetric, with the same singular values
+    assert modes.left is not modes.vectors
+    for rows in (modes.vectors.double(), modes.left.double()):
+        torch.testing.assert_close(rows @ rows.T, torch.eye(2).double(), atol=3e-7, rtol=0)
+    torch.testing.assert_close(modes.values, values[:2], atol=2e-6, rtol=0)
+
+
 def test_exhausted_budgets_warn_and_say_so() -> None:
     operator = Spectral(spectrum("stretched", 2000))
     with pytest.warns(AccuracyWarning, match="after 10 products") as warned:

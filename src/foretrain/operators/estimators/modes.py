@@ -273,6 +273,10 @@ def _by_smaller(
     counted.products += inner.products
     vectors = op.carried_back(rows)
     del rows
+    lengths = norms(vectors)
+    if not bool((lengths > 0).all()):  # more modes were asked for than there are
+        return None
+    vectors = vectors / lengths.to(vectors)[:, None]
     found = _polished(vectors, counted.apply(vectors), counted.epsilon)
     is_good = found is not None and bool((found[2] <= _allowed(found[0], tolerance, counted.epsilon)).all())
     return found if is_good else None
@@ -284,19 +288,15 @@ def _polished(vectors: Tensor, images: Tensor, epsilon: float) -> tuple[Tensor, 
     The small problem is solved in double precision, so that the vectors are orthonormal, and the values right, to the
     rounding of single numbers, whatever long sums in single precision have left. None where rows depend on others.
     """
-    lengths = norms(vectors)
-    if not bool((lengths > 0).all()):
-        return None
-    inside = gram(vectors, vectors) / lengths / lengths[:, None]
-    products = gram(vectors, images) / lengths / lengths[:, None]
-    spread, turns = torch.linalg.eigh(inside)
+    products = gram(vectors, images)
+    spread, turns = torch.linalg.eigh(gram(vectors, vectors))
     if float(spread[0]) <= epsilon**0.5:
         return None
     # Of all square roots of the inverse this one moves the vectors least.
     root = turns / spread.sqrt() @ turns.T
     values, coordinates = torch.linalg.eigh(root @ (products + products.T) / 2 @ root)
     order = values.abs().argsort(descending=True)
-    values, weights = values[order], (root @ coordinates[:, order]).T / lengths
+    values, weights = values[order], (root @ coordinates[:, order]).T
     vectors, images = combine(weights, vectors), combine(weights, images)
     return values.cpu(), vectors, norms(images - values.to(images)[:, None] * vectors).cpu()
 
@@ -315,9 +315,9 @@ def _may_miss_copies(values: Tensor, width: int, tolerance: float) -> bool:
 def _singular(counted: Counted, vectors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Singular values, left vectors and residuals from right vectors: one more product with A and with A* each."""
     images = counted.apply(vectors)
-    left, upper = torch.linalg.qr(images.T)
-    left = (left * torch.where(upper.diagonal() < 0, -1.0, 1.0).to(left)).T.contiguous()
-    values = upper.diagonal().abs().double().cpu()
+    left, upper = torch.linalg.qr(images.double().T)
+    left = (left * torch.where(upper.diagonal() < 0, -1.0, 1.0).to(left)).T.to(images).contiguous()
+    values = upper.diagonal().abs().cpu()
     scaled = values.to(images)[:, None]
     forward = norms(images - scaled * left)
     backward = norms(counted.apply_adjoint(left) - scaled * vectors)
