@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import foretrain as ft
 from foretrain.support.errors import InputError
@@ -60,6 +60,22 @@ def test_states_of_a_model_are_its_hidden_ones() -> None:
     memory = nn.LSTM(3, 6, batch_first=True)
     by_states = ft.participation_ratio(memory(x)[0])
     assert float(ft.participation_ratio(memory, x)) == pytest.approx(float(by_states), rel=1e-4)
+
+    class Loop(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.cell = nn.LSTMCell(3, 6)
+
+        def forward(self, x: Tensor) -> Tensor:
+            state, shown = None, []
+            for now in x.unbind(1):
+                state = self.cell(now, state)
+                shown.append(state[0])
+            return torch.stack(shown, 1)
+
+    loop = Loop()
+    by_states = ft.participation_ratio(loop(x)[:, 1:])  # a graph begins with the first state
+    assert float(ft.participation_ratio(loop, x)) == pytest.approx(float(by_states), rel=1e-4)
 
 
 def test_radii_of_weights_and_jacobians() -> None:

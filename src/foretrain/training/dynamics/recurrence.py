@@ -274,11 +274,13 @@ def _recurrent_part(model: nn.Module, states: States) -> nn.RNNBase | None:
 class Run(ABC):
     """A batch on its way: ``states`` (samples, times, units), and the Jacobians of the ``steps`` between them."""
 
-    def __init__(self, states: Tensor, hidden: slice | None = None) -> None:
+    def __init__(self, states: Tensor, hidden: slice | Tensor) -> None:
         self.states, self.dtype = states, states.dtype
         self.samples, times, self.units = states.shape
-        self.steps = times - 1
-        self.hidden = slice(0, self.units) if hidden is None else hidden
+        self.steps, self.hidden = (
+            times - 1,
+            hidden,
+        )  # the second: places of units that are no cells of an LSTM
         if not bool(torch.isfinite(states).all()):
             raise InputError(
                 "the states grow beyond all bounds on the way: give fewer steps or other first states."
@@ -354,7 +356,17 @@ class NamedRun(Run):
                 "name what is called once in each of three steps or more, or give the step as a function."
             )
         self._parts: list[list[Tensor]] = [[*chain(*parts)] for parts in zip(*calls.values())]
-        super().__init__(torch.stack([flat(parts).detach() for parts in self._parts], 1))
+        # An LSTM gives its hidden part first, and then its cell.
+        with_cell = [path for path in paths if isinstance(modules[path], nn.LSTM | nn.LSTMCell)]
+        is_hidden = [
+            torch.full((flat([part]).shape[1],), path not in with_cell or number == 0)
+            for path, found in calls.items()
+            for number, part in enumerate(found[0])
+        ]
+        super().__init__(
+            torch.stack([flat(parts).detach() for parts in self._parts], 1),
+            torch.cat(is_hidden).nonzero()[:, 0],
+        )
         self._refuse_other_ways()
 
     def _refuse_other_ways(self) -> None:
