@@ -192,7 +192,7 @@ def of_trace_norm_and_rank(matrix: Tensor) -> list[float]:
 def test_estimates_of_sampled_partial_traces_have_the_error_of_the_sample(
     every: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("foretrain.operators.sampled._EVERY_DIRECTION", every)
+    monkeypatch.setattr("foretrain.operators.reductions._EVERY_DIRECTION", every)
     space = Space.of(time=12, unit=30)
     operator = positive_operator(space, rank=40)
     truth = of_trace_norm_and_rank(traced(operator.matrix, space, ("unit",)))

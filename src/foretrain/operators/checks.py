@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf, sqrt
 
@@ -155,11 +154,18 @@ def compare(
     exact = first.size <= max(_EXACT_SIZE, probes)
     moments = _moments(first, second, first.size if exact else probes, exact, seed)
     total = moments.sum(0)
+    (difference, cosine), errors = _ratios(total), [0.0, 0.0]
+    if not exact:  # from leaving out one probe at a time
+        without = np.array([_ratios(rest) for rest in total - moments]).T
+        errors = [
+            jackknife(rests, value)[1] if np.all(np.isfinite(rests)) else inf
+            for rests, value in zip(without, (difference, cosine))
+        ]
     return OperatorComparison(
-        relative_difference=_relative_difference(total),
-        relative_difference_error=0.0 if exact else _spread(_relative_difference, moments),
-        cosine=_cosine(total),
-        cosine_error=0.0 if exact else _spread(_cosine, moments),
+        relative_difference=difference,
+        relative_difference_error=errors[0],
+        cosine=cosine,
+        cosine_error=errors[1],
         norm_ratio=_ratio(total[1], total[2]),
         tolerance=_SAME[first.dtype] if tolerance is None else tolerance,
         probes=len(moments),
@@ -185,16 +191,11 @@ def _moments(first: Operator, second: Operator, count: int, exact: bool, seed: S
     return torch.cat(rows).cpu().numpy()
 
 
-def _relative_difference(total: Array) -> float:
-    return _ratio(total[0], total[2])
-
-
-def _cosine(total: Array) -> float:
-    """The cosine; two operators that are both zero point the same way, one of them alone nowhere."""
+def _ratios(total: Array) -> tuple[float, float]:
+    """The relative difference, and the cosine: two operators that are both zero point the same way."""
     scale = sqrt(total[1] * total[2])
-    if scale == 0:
-        return 1.0 if total[0] == 0 else 0.0
-    return float(np.clip(total[3] / scale, -1, 1))
+    cosine = float(np.clip(total[3] / scale, -1, 1)) if scale else float(total[0] == 0)
+    return _ratio(total[0], total[2]), cosine
 
 
 def _ratio(above: float, below: float) -> float:
@@ -202,9 +203,3 @@ def _ratio(above: float, below: float) -> float:
     if below == 0:
         return 0.0 if above == 0 else inf
     return sqrt(above / below)
-
-
-def _spread(statistic: Callable[[Array], float], moments: Array) -> float:
-    """Standard error of a function of sums, from leaving out one probe at a time."""
-    without = np.array([statistic(rest) for rest in moments.sum(0) - moments])
-    return jackknife(without, statistic(moments.sum(0)))[1] if np.all(np.isfinite(without)) else inf

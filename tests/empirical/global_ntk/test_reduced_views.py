@@ -153,7 +153,7 @@ def test_stated_errors_are_those_over_seeds(kind: str, monkeypatch: pytest.Monke
 def test_members_that_are_not_seen_by_all_unit_vectors(
     kind: Any, samples: int, steps: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("foretrain.operators.sampled._EVERY_DIRECTION", 5)
+    monkeypatch.setattr("foretrain.operators.reductions._EVERY_DIRECTION", 5)
     kernel = drawn(6, samples, steps)
     exact = defined(kernel)[KINDS.index(kind)]
     found = view(kernel, kind, accuracy=0.1, seed=1)

@@ -22,7 +22,7 @@ from torch import Tensor
 from foretrain.empirical.global_ntk.dynamics import feature_axis
 from foretrain.operators.estimators import Estimate
 from foretrain.operators.estimators.estimate import Target, exact, plus_minus
-from foretrain.operators.sampled import Members, SampledOperator, probing_vectors
+from foretrain.operators.reductions import Members, SampledOperator, probing_vectors
 from foretrain.operators.spaces import Space
 from foretrain.operators.vectors import basis_rows
 from foretrain.support.answers import Answer
