@@ -9,11 +9,13 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from foretrain.empirical.global_ntk.graph.continuous import ContinuousDynamics, Flow, Method
 from foretrain.empirical.global_ntk.graph.dynamics import FREEZE, GraphDynamics
 from foretrain.empirical.global_ntk.implicit.dynamics import ImplicitDynamics
 from foretrain.empirical.global_ntk.kernel import GlobalNTK
 from foretrain.empirical.global_ntk.recurrent.cell_loops import cell_loop
 from foretrain.empirical.global_ntk.recurrent.dynamics import RecurrentDynamics, as_samples_first
+from foretrain.empirical.global_ntk.trials import TrialDynamics
 from foretrain.empirical.models.arguments import Batch, as_batch, chosen, leaves, trainable
 from foretrain.empirical.models.model import (
     call_with,
@@ -43,6 +45,10 @@ def global_ntk(
     shared: Collection[str | int] = (),
     noise: Noise = "refused",
     seed: Seed = 0,
+    lengths: Sequence[int] | None = None,
+    step: float | None = None,
+    method: Method = "rk4",
+    start: Tensor | None = None,
 ) -> GlobalNTK:
     """NTK_S = J J* of a model's internal states for a batch, as an operator that is never written out.
 
@@ -75,7 +81,7 @@ def global_ntk(
         constraint F(h, x) = 0, as a module called with (h, x), or a function f(parameters, h, x) with
         ``parameters=`` leaf tensors.
     x
-        What the model takes: a tensor, a tuple, a dict.
+        What the model takes: a tensor, a tuple, a dict, or a packed sequence that goes into a recurrent layer.
     states
         Of a recurrent module: names such as ``"hidden"`` and ``"cell"`` (with the number of the layer and "reverse"
         where there are several). Of other models: paths of submodules whose results are the states, (path, entry)
@@ -90,6 +96,14 @@ def global_ntk(
     noise
         "frozen" draws what the model draws at random (noise in a loop, dropout) from ``seed``, the same in every
         pass, so that the kernel is that of these draws. Otherwise such models are refused.
+    lengths
+        Of trials that are padded to one length: the states of a sample after so many steps are left out. Packed
+        sequences say it themselves. The axes stay (batch, time, unit), with zeros at what is left out.
+    step
+        The time between states makes the model the right-hand side f(h, x) of dh/dt = f, called with the states
+        (samples, units) and the inputs of one step, x[:, t]. ``method`` is "euler" or "rk4"; ``start`` the state
+        before the first step, (samples, units) or (units,), learned if it is a Parameter. The constraint is then
+        D_t h = f, so that P holds a factor of time.
 
     Examples
     --------
@@ -102,10 +116,6 @@ def global_ntk(
     if states is not None and not isinstance(states, str | Mapping | Sequence):
         raise InputError(
             f"`states=`{states!r} names no state: give names such as 'hidden', paths of modules, or {{name: path}}."
-        )
-    if isinstance(x, nn.utils.rnn.PackedSequence):
-        raise InputError(
-            "x is a packed sequence, whose samples have different steps: pad it, and pass the tensor."
         )
     if noise not in ("refused", "frozen"):
         raise unknown_name("`noise`", str(noise), ["refused", "frozen"])
@@ -121,10 +131,16 @@ def global_ntk(
             )
         module = getattr(model, "_orig_mod", model)
         recurrent = {name: part for name, part in module.named_modules() if isinstance(part, nn.RNNBase)}
-        batch = as_batch(x, batch_axis, shared)
+        if step is not None:
+            flow = ContinuousDynamics(
+                Flow(module, start, step, method), as_batch(x, batch_axis), parameters, draws
+            )
+            return GlobalNTK(flow if lengths is None else TrialDynamics(flow, lengths))
+        is_packed = isinstance(x, nn.utils.rnn.PackedSequence)
+        batch = Batch((x,), len(x.sorted_indices), ()) if is_packed else as_batch(x, batch_axis, shared)
         if recurrent and _are_recurrent_states(states, module):
             if len(recurrent) == 1:
-                found = _of_recurrent(module, recurrent, batch.arguments, states, parameters, draws)
+                found = _of_recurrent(module, recurrent, batch.arguments, states, parameters, draws, lengths)
                 if found is not None:
                     return found
             elif states is not None:
@@ -134,12 +150,17 @@ def global_ntk(
                     "whose results are the states with `states=`, or leave it out for all."
                 )
             states = tuple(recurrent)
+        if is_packed:
+            raise NotSupportedError(
+                "a packed sequence is read where it goes into a recurrent layer of torch whose own parameters count: "
+                "pad it for other models, and say where its trials end with `lengths=`."
+            )
         if batch_axis == 0:
             _refuse_time_first(module, recurrent, x)
         if (loop := _of_cell_loop(module, states, parameters, batch, draws)) is not None:
-            return GlobalNTK(loop)
-        named = "" if states is None else states
-        return GlobalNTK(GraphDynamics(module, batch, named, parameters, noise=draws))
+            return GlobalNTK(loop if lengths is None else TrialDynamics(loop, lengths))
+        graph = GraphDynamics(module, batch, "" if states is None else states, parameters, noise=draws)
+        return GlobalNTK(graph if lengths is None else TrialDynamics(graph, lengths))
 
 
 def _are_recurrent_states(states: Any, model: nn.Module) -> bool:
@@ -162,6 +183,7 @@ def _of_recurrent(
     states: Any,
     parameters: Any,
     noise: Seed | None,
+    lengths: Sequence[int] | None,
 ) -> GlobalNTK | None:
     """The kernel of the one recurrent layer by sweeps; None if parameters act before it, or it is called again.
 
@@ -190,16 +212,18 @@ def _of_recurrent(
             f"{reason}: leave out `states=`, or give the path of the module whose results are the states, which are "
             "then read from the graph."
         )
-    given = as_samples_first(module, calls[0][0])
+    given, ends = _padded(module, calls[0][0])
     if path:
-        refuse_random(given, as_samples_first(module, _calls(model, module, x, noise)[0][0]), FREEZE)
+        refuse_random(given, _padded(module, _calls(model, module, x, noise)[0][0])[0], FREEZE)
     first = calls[0][1] if len(calls[0]) > 1 else None
     start = None if first is None else list(first) if isinstance(first, tuple) else [first]
-    dynamics = RecurrentDynamics(module, given.detach(), start, own, prefix)
+    layers = RecurrentDynamics(module, given.detach(), start, own, prefix)
+    known = ends if lengths is None else lengths
+    dynamics = layers if known is None else TrialDynamics(layers, known)
     if isinstance(dynamics.space, SumSpace):
         members = [states] if isinstance(states, str) else states
         return GlobalNTK(
-            dynamics, dynamics.returned if states is None else members, side_by_side=states is None
+            dynamics, layers.returned if states is None else members, side_by_side=states is None
         )
     if states is not None and [states] != ["hidden"] and list(states) != ["hidden"]:
         raise InputError(
@@ -220,6 +244,14 @@ def _of_cell_loop(
     refuse_ill_defined(model, is_frozen=noise is not None)
     counted = chosen(trainable(model, None), parameters)
     return cell_loop(modules[places[0]], lambda: _run(model, batch.arguments, noise), batch.count, counted)
+
+
+def _padded(module: nn.RNNBase, x: Any) -> tuple[Tensor, list[int] | None]:
+    """What a layer is given as (samples, steps, features), and where trials end in a packed sequence."""
+    if not isinstance(x, nn.utils.rnn.PackedSequence):
+        return as_samples_first(module, x), None
+    given, ends = nn.utils.rnn.pad_packed_sequence(x, batch_first=True)
+    return given, ends.tolist()
 
 
 def _calls(model: nn.Module, module: nn.Module, x: Any, noise: Seed | None) -> list[tuple[Any, ...]]:
