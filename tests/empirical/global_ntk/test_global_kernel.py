@@ -405,8 +405,6 @@ def test_inputs_that_cannot_be() -> None:
     gru, x = nn.GRU(2, 4, batch_first=True), torch.randn(3, 5, 2)
     with pytest.raises(InputError, match="nan"):
         global_ntk(gru, x * torch.nan)
-    with pytest.raises(InputError, match="packed"):
-        global_ntk(gru, nn.utils.rnn.pack_padded_sequence(x, [5, 4, 2], batch_first=True))
     with pytest.raises(InputError, match="ndarray"):
         global_ntk(gru, x.numpy())
     with pytest.raises(InputError, match="names no state"):
@@ -414,8 +412,26 @@ def test_inputs_that_cannot_be() -> None:
     with pytest.raises(InputError, match="nan"):
         global_ntk(gru, x).alignment(torch.full((3, 5, 2), torch.nan))
     nn.utils.parametrizations.orthogonal(gru, "weight_hh_l0")
-    with pytest.raises(NotSupportedError, match="states='0'"):
-        global_ntk(gru, x)
+    with pytest.raises(NotSupportedError, match="computed from others"):
+        global_ntk(gru, x, "hidden")
+
+
+def test_layers_with_other_matrices_inside_are_read_from_the_graph(x: Tensor) -> None:
+    """Projected states, and weights that are computed: against dense Jacobians of the module."""
+    torch.manual_seed(0)
+    orthogonal = nn.utils.parametrizations.orthogonal(nn.GRU(2, 4, batch_first=True), "weight_hh_l0")
+    for model in (nn.LSTM(2, 4, proj_size=3, batch_first=True).to(DOUBLE), orthogonal.to(DOUBLE)):
+        kernel = global_ntk(model, x)
+        values = {name: value.detach() for name, value in model.named_parameters()}
+
+        def outputs(values: dict[str, Tensor], model: nn.Module = model) -> Tensor:
+            found: Tensor = torch.func.functional_call(model, values, x)[0]
+            return found.flatten()
+
+        parts = torch.func.jacrev(outputs)(values)
+        rows = torch.cat([part.flatten(1) for part in parts.values()], 1)
+        assert close(kernel.dense(), rows @ rows.T)
+        assert "P = (I - D_h f T)^-1" in kernel.structure
 
 
 def test_in_inference_mode() -> None:

@@ -44,6 +44,9 @@ def test_states_of_packed_sequences_are_each_trials_own() -> None:
     model = layer()
     packed = pack_padded_sequence(X, LENGTHS, batch_first=True, enforce_sorted=False)
     kernel = ft.global_ntk(model, packed)
+    sorted_already = pack_padded_sequence(X[[1, 0, 2]], [4, 2, 1], batch_first=True)
+    again = ft.global_ntk(model, sorted_already)
+    assert float(again.trace()) == pytest.approx(float(kernel.dense().trace()))
     check(kernel, ft.global_ntk(model, X))
     alone = ft.global_ntk(model, X[:1, :2]).dense()
     size = 2 * UNITS

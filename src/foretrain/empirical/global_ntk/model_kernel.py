@@ -137,7 +137,7 @@ def global_ntk(
             )
             return GlobalNTK(flow if lengths is None else TrialDynamics(flow, lengths))
         is_packed = isinstance(x, nn.utils.rnn.PackedSequence)
-        batch = Batch((x,), len(x.sorted_indices), ()) if is_packed else as_batch(x, batch_axis, shared)
+        batch = Batch((x,), int(x.batch_sizes[0]), ()) if is_packed else as_batch(x, batch_axis, shared)
         if recurrent and _are_recurrent_states(states, module):
             if len(recurrent) == 1:
                 found = _of_recurrent(module, recurrent, batch.arguments, states, parameters, draws, lengths)
@@ -204,6 +204,10 @@ def _of_recurrent(
         raise InputError(
             "no counted parameter belongs to the recurrent layer, so that its states do not change: count some of "
             "its own with `parameters=`."
+        )
+    elif module.proj_size or any("." in name.removeprefix(prefix) for name in own):
+        reason = (
+            "the recurrent layer has another matrix inside its step, or weights that are computed from others"
         )
     if reason and states is None:
         return None
