@@ -98,7 +98,7 @@ def test_a_damaged_part_is_refused(tmp_path: Path) -> None:
 
 def test_a_short_experiment_keeps_nothing(tmp_path: Path) -> None:
     short = Experiment(
-        "short", "Short", "nobody", "foretrain.experiments.effective_theory.parameter_count:parameter_count"
+        "short", "Short", "nobody", "foretrain.experiments.effective_theory.foundations:parameter_count"
     )
     with pytest.raises(InputError, match="no parts"):
         short.run(keep=tmp_path / "parts")

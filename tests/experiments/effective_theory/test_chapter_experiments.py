@@ -13,31 +13,35 @@ import torch
 from foretrain.compare.build import build, parameter_groups
 from foretrain.compare.trained.networks import Networks, draw_networks
 from foretrain.experiments import Result, get
-from foretrain.experiments.effective_theory import algorithm_independence as algorithms
 from foretrain.experiments.effective_theory import (
-    exploding_gradients,
-    interpolation,
-    model_evidence,
+    bayesian_learning,
+    foundations,
+    generalisation,
+    gradients_by_layer,
+    nearly_kernel_methods,
     neurons,
     one_step,
-    taylor_expansion,
-    weight_laws,
 )
-from foretrain.experiments.effective_theory.width_limits import MethodPlan, infinite_width, limits_of_batches
-from foretrain.experiments.effective_theory.width_limits import Plan as WidthPlan
+from foretrain.experiments.effective_theory import trained_networks as algorithms
+from foretrain.experiments.effective_theory.width_limits import (
+    MethodPlan,
+    WidthPlan,
+    infinite_width,
+    limits_of_batches,
+)
 from foretrain.support.store import load, save
 from foretrain.theory.architecture import MLP
 
 TINY: dict[str, Any] = {
-    "taylor-expansion": taylor_expansion.Plan((8, 16, 32, 64), 6, 20),
-    "weight-laws": weight_laws.Plan(2_000, {4: 500, 8: 500, 16: 500, 32: 500}),
+    "taylor-expansion": nearly_kernel_methods.TaylorPlan((8, 16, 32, 64), 6, 20),
+    "weight-laws": foundations.LawPlan(2_000, {4: 500, 8: 500, 16: 500, 32: 500}),
     "neuron-observables": MethodPlan({16: 1_000, 32: 1_000, 64: 1_000}, "conditional"),
-    "model-evidence": model_evidence.Plan(1_000, 7),
+    "model-evidence": bayesian_learning.EvidencePlan(1_000, 7),
     "hebbian-association": MethodPlan({16: 1_000, 32: 1_000, 64: 1_000}, "conditional"),
     "exploding-gradients": WidthPlan({8: 40, 16: 40, 32: 40}),
     "hidden-updates": WidthPlan({8: 50, 16: 50, 32: 50}),
-    "algorithm-independence": algorithms.Plan((16, 32, 64, 128), 3, 80, (24, 48, 96)),
-    "interpolation": interpolation.Plan(80, 2, (24, 48, 96)),
+    "algorithm-independence": algorithms.AlgorithmPlan((16, 32, 64, 128), 3, 80, (24, 48, 96)),
+    "interpolation": generalisation.BetweenPlan(80, 2, (24, 48, 96)),
 }
 
 
@@ -76,7 +80,7 @@ def test_the_taylor_series_of_a_network_is_that_of_its_outputs() -> None:
     for stack in ("weights", "biases"):
         moved = [a + 0.3 * b for a, b in zip(getattr(start, stack), getattr(other, stack), strict=True)]
         setattr(end, stack, moved)
-    terms = taylor_expansion.taylor_terms(start, end, taylor_expansion._TESTS, 4)
+    terms = nearly_kernel_methods.taylor_terms(start, end, nearly_kernel_methods._TAYLOR_TESTS, 4)
     places = np.cos(np.pi * (np.arange(24) + 0.5) / 24)
     outputs = [on_the_way(start, end, float(t)) for t in places]
     coefficients = np.polynomial.polynomial.polyfit(places, np.stack(outputs).reshape(24, -1), 20)
@@ -88,7 +92,7 @@ def on_the_way(start: Networks, end: Networks, t: float) -> np.ndarray:
     for stack in ("weights", "biases"):
         pairs = zip(getattr(start, stack), getattr(end, stack), strict=True)
         setattr(moved, stack, [a + t * (b - a) for a, b in pairs])
-    return np.asarray(moved.forward(moved.entry(taylor_expansion._TESTS)).output[:, 0].numpy())
+    return np.asarray(moved.forward(moved.entry(nearly_kernel_methods._TAYLOR_TESTS)).output[:, 0].numpy())
 
 
 def test_hidden_updates_are_those_of_real_steps() -> None:
@@ -112,12 +116,12 @@ def test_hidden_updates_are_those_of_real_steps() -> None:
 
 
 def test_gradients_are_those_of_automatic_differentiation() -> None:
-    mlp = exploding_gradients._network("tanh, critical", 5)
-    found = exploding_gradients.gradient_squares(mlp, 1, 3)[0]
+    mlp = gradients_by_layer._network("tanh, critical", 5)
+    found = gradients_by_layer.gradient_squares(mlp, 1, 3)[0]
     networks = draw_networks(mlp, range(1), 3)
     biases = [value.clone().requires_grad_() for value in networks.biases]
     networks.biases = biases
-    out = networks.forward(networks.entry(exploding_gradients._X)).output.sum()
+    out = networks.forward(networks.entry(gradients_by_layer._X)).output.sum()
     gradients = torch.autograd.grad(out, biases)
     np.testing.assert_allclose(found, [float(each.square().sum()) for each in gradients], rtol=1e-10)
 
@@ -166,7 +170,7 @@ def test_limits_of_batches_undo_a_quadratic_in_the_width() -> None:
 
 def test_moments_of_outputs() -> None:
     z = np.random.default_rng(0).normal(size=(200_000, 3))
-    G2, G4, D = weight_laws.moments_of(z)
+    G2, G4, D = foundations.moments_of(z)
     assert [pytest.approx(1, abs=0.01), pytest.approx(1, abs=0.01), pytest.approx(0, abs=0.05)] == [G2, G4, D]
     brute = np.mean([(z[:, i] ** 2 * z[:, j] ** 2).mean() for i, j in ((0, 1), (0, 2), (1, 2))])
     assert pytest.approx(brute, rel=1e-12) == G4
@@ -174,7 +178,7 @@ def test_moments_of_outputs() -> None:
 
 @pytest.mark.slow
 def test_the_posterior_notices_a_wrong_recipe_for_noise() -> None:
-    result = get("model-evidence").run(plan=model_evidence.Plan(10_000, 7))
+    result = get("model-evidence").run(plan=bayesian_learning.EvidencePlan(10_000, 7))
     noise = [row for row in result.table if "random tanh networks" in row.quantity]
     assert [row.agrees for row in noise] == [True, False, True, False]
     assert all(abs(row.z or 0) > 10 for row in noise if row.disputed)

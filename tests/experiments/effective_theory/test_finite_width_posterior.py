@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from foretrain.experiments import Result
-from foretrain.experiments.effective_theory import finite_width_posterior as experiment
+from foretrain.experiments.effective_theory import bayesian_learning as experiment
 from foretrain.experiments.parts import Parts
 from foretrain.support.store import load, save
 
 
 def tiny_run(folder: Path | None = None, draws: int = 6000) -> Result:
-    plan = experiment.Plan({1: draws, 2: draws, 4: draws})
+    plan = experiment.PosteriorPlan({1: draws, 2: draws, 4: draws})
     return experiment.finite_width_posterior(plan, 0, Parts(folder))
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from foretrain.experiments import Result
 from foretrain.experiments.effective_theory import finite_width_training as experiment
-from foretrain.experiments.effective_theory.finite_width_rows import case_of, table
+from foretrain.experiments.effective_theory.finite_width_training import case_of, table
 from foretrain.experiments.parts import Parts
 
 DRAWS = {32: 200, 64: 200, 128: 200}

@@ -12,8 +12,7 @@ from foretrain.compare.judging.agreement import largest_score_allowed
 from foretrain.experiments import Result, Row, get
 from foretrain.experiments.effective_theory import deep_linear
 from foretrain.experiments.effective_theory.deep_linear import Network
-from foretrain.experiments.effective_theory.metric_fluctuations import Plan as MetricPlan
-from foretrain.experiments.effective_theory.metric_fluctuations import _exact
+from foretrain.experiments.effective_theory.fluctuations import MetricPlan, _exact
 from foretrain.experiments.effective_theory.width_limits import limits_of_batches
 from foretrain.experiments.judgements import agreeing, agreement_rows, limit_row, rows_of, sampled
 from foretrain.experiments.pictures import add_scores, coloured, draw_guide, draw_limit, draw_means

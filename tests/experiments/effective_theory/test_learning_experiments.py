@@ -13,8 +13,8 @@ import foretrain as ft
 from foretrain.compare.build import build, parameter_groups
 from foretrain.experiments import Result, get
 from foretrain.experiments.collective_fields import collective_fields
-from foretrain.experiments.effective_theory import nearby_inputs, one_step
-from foretrain.experiments.effective_theory.width_limits import Plan as WidthPlan
+from foretrain.experiments.effective_theory import generalisation, one_step
+from foretrain.experiments.effective_theory.width_limits import WidthPlan
 from foretrain.support.seeds import spawn
 from foretrain.support.store import load, save
 
@@ -22,7 +22,7 @@ from foretrain.support.store import load, save
 FIELDS = collective_fields.Plan(2, 6, 16, 40, 10)
 TINY: dict[str, Any] = {
     "gradient-step": WidthPlan({8: 80, 16: 80, 32: 80}),
-    "nearby-inputs": nearby_inputs.Plan(400, 2_000, 40, ("tanh",), 2, (8, 16, 32)),
+    "nearby-inputs": generalisation.NearbyPlan(400, 2_000, 40, ("tanh",), 2, (8, 16, 32)),
     "collective-fields": FIELDS,
 }
 NAMES = tuple(TINY)
@@ -77,13 +77,13 @@ def test_a_wrong_kernel_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def flows() -> xr.Dataset:
-    return nearby_inputs._smooth_flows(400)
+    return generalisation._smooth_flows(400)
 
 
 @pytest.mark.slow
 def test_a_wrong_law_of_robustness_is_noticed(flows: xr.Dataset) -> None:
     for factor in (1.0, 1.1):
-        rows = nearby_inputs._law_rows(flows.assign(law=factor * flows.law))
+        rows = generalisation._law_rows(flows.assign(law=factor * flows.law))
         found = [row.agrees for row in rows if "over (10.78)" in row.quantity]
         assert found == [factor == 1.0] * 3
 
@@ -91,7 +91,7 @@ def test_a_wrong_law_of_robustness_is_noticed(flows: xr.Dataset) -> None:
 @pytest.mark.slow
 def test_numbers_of_the_reference_on_constant_rates(flows: xr.Dataset) -> None:
     """Corrected 2.0 and 1.35 at rates 1.3 and 0.7; printed 0.7."""
-    rows = nearby_inputs._constant_rows(flows)
+    rows = generalisation._constant_rows(flows)
     assert [row.expected for row in rows] == pytest.approx([2.0, 0.7, 1.35, 0.7])
     assert [row.agrees for row in rows] == [True, False, True, False]
 

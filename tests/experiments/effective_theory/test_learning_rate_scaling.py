@@ -8,7 +8,7 @@ import torch
 
 from foretrain.compare.build import build
 from foretrain.experiments import get
-from foretrain.experiments.effective_theory import learning_rate_scaling as experiment
+from foretrain.experiments.effective_theory import gradients_by_layer as experiment
 from foretrain.support.seeds import generator
 from foretrain.theory.architecture import MLP
 from foretrain.theory.flow import flow

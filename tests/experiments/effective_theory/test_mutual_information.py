@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from foretrain.experiments.effective_theory import mutual_information as room
+from foretrain.experiments.effective_theory import neurons as room
 from foretrain.experiments.registry import Result
 
 
 @pytest.fixture(scope="module")
 def result() -> Result:
-    return room.mutual_information(room.Plan(draws=300, tanh_draws=3000), 3)
+    return room.mutual_information(room.InformationPlan(draws=300, tanh_draws=3000), 3)
 
 
 def test_only_the_claims_of_the_truncated_series_fail(result: Result) -> None:

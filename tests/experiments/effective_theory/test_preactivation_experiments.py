@@ -14,16 +14,15 @@ import pytest
 from foretrain.compare.comparison import Comparison
 from foretrain.compare.initial import compare_initial
 from foretrain.experiments import Result, get
-from foretrain.experiments.effective_theory import depth_laws, tensor_statistics
-from foretrain.experiments.effective_theory.angle_flow import Plan as AnglePlan
-from foretrain.experiments.effective_theory.angle_flow import _first_order
-from foretrain.experiments.effective_theory.residual_fluctuations import Plan as ResidualPlan
+from foretrain.experiments.effective_theory import criticality, tensor_statistics
+from foretrain.experiments.effective_theory.criticality import AnglePlan, _first_order
+from foretrain.experiments.effective_theory.fluctuations import ResidualPlan
 from foretrain.experiments.effective_theory.tensor_statistics import LayerPlan
 from foretrain.experiments.effective_theory.width_limits import infinite_width
 from foretrain.support.store import load, save
 
 TINY: dict[str, Any] = {
-    "depth-laws": depth_laws.Plan(300),
+    "depth-laws": criticality.DepthPlan(300),
     "angle-flow": AnglePlan(300, (2, 3), {8: 300, 16: 300, 32: 300}),
     "residual-fluctuations": ResidualPlan({"relu": (0.6,)}, {8: 200, 16: 200, 32: 200}, "conditional"),
     "layer-statistics": LayerPlan(("tanh",), 600, "conditional"),
@@ -71,16 +70,16 @@ def test_seeds_decide_the_networks(name: str, monkeypatch: pytest.MonkeyPatch) -
 
 def test_leading_coefficient_is_freed_of_logarithms() -> None:
     layer = np.arange(100.0, 1001.0)
-    assert depth_laws.leading_coefficient(
+    assert criticality.leading_coefficient(
         layer, 0.7 - 3 * np.log(layer) / layer + 5 / layer
     ) == pytest.approx(0.7)
 
 
 def test_a_wrong_coefficient_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """(5.143) as printed has 1.083333 for tanh: the recursion refutes it, as the table says for both functions."""
-    limits = {name: dict(values) for name, values in depth_laws._LIMITS.items()}
+    limits = {name: dict(values) for name, values in criticality._LIMITS.items()}
     limits["tanh"]["tuned G1 l"] = 1.083333
-    monkeypatch.setattr(depth_laws, "_LIMITS", limits)
+    monkeypatch.setattr(criticality, "_LIMITS", limits)
     result = tiny_run("depth-laws", monkeypatch)
     refuted = [row.quantity for row in result.table if row.agrees is False]
     printed = [f"{name}: tuned G1 l, as printed (5.143)" for name in ("tanh", "sin")]

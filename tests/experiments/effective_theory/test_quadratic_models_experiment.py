@@ -7,15 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from foretrain.experiments.effective_theory import effective_kernel as kernels
-from foretrain.experiments.effective_theory.quadratic_models import PLANS, quadratic_models
+from foretrain.experiments.effective_theory import nearly_kernel_methods as kernels
+from foretrain.experiments.effective_theory.nearly_kernel_methods import PLANS, quadratic_models
 from foretrain.experiments.parts import Parts
 from foretrain.experiments.registry import Result, Scale
 
 
 @pytest.fixture(scope="module")
 def models() -> Result:
-    return quadratic_models(PLANS[Scale.QUICK], 0)
+    return quadratic_models(PLANS["quadratic_models"][Scale.QUICK], 0)
 
 
 @pytest.mark.slow
@@ -42,7 +42,7 @@ def test_the_fit_of_the_line_goes_through_its_samples(models: Result) -> None:
 
 @pytest.mark.slow
 def test_the_noise_follows_the_seed(models: Result) -> None:
-    again, other = (quadratic_models(PLANS[Scale.QUICK], seed) for seed in (0, 1))
+    again, other = (quadratic_models(PLANS["quadratic_models"][Scale.QUICK], seed) for seed in (0, 1))
     assert again.data.equals(models.data)
     assert not other.data.line_y.equals(models.data.line_y)
 
@@ -58,7 +58,7 @@ def test_effective_kernels_of_tiny_networks_and_their_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kernels, "_SIZE", 0.1)
-    plan = kernels.Plan({2: (8, 16, 32), 3: (8, 16, 32)}, 3, 16, 3)
+    plan = kernels.EffectivePlan({2: (8, 16, 32), 3: (8, 16, 32)}, 3, 16, 3)
     found = kernels.effective_kernel(plan, 0, Parts(tmp_path / "kept", {"seed": 0}))
     assert len(list((tmp_path / "kept").glob("*.zarr"))) == 3 * 3 + 4
     again = kernels.effective_kernel(plan, 0, Parts(tmp_path / "kept", {"seed": 0}))
@@ -79,7 +79,7 @@ def test_effective_kernels_of_tiny_networks_and_their_parts(
 
 @pytest.mark.statistical
 def test_effective_kernels_agree_to_the_next_order() -> None:
-    found = kernels.effective_kernel(kernels.PLANS[Scale.QUICK], 0, Parts())
+    found = kernels.effective_kernel(kernels.PLANS["effective_kernel"][Scale.QUICK], 0, Parts())
     tested = [
         row
         for row in found.table

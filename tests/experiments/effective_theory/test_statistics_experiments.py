@@ -13,13 +13,9 @@ import pytest
 from foretrain.compare.comparison import Comparison
 from foretrain.compare.initial import compare_initial
 from foretrain.experiments import Result, get
-from foretrain.experiments.effective_theory import (
-    nearly_gaussian,
-    six_point_vertex,
-    tensor_statistics,
-)
+from foretrain.experiments.effective_theory import fluctuations, foundations, tensor_statistics
 from foretrain.experiments.effective_theory.tensor_statistics import Plan
-from foretrain.experiments.effective_theory.width_limits import Plan as WidthPlan
+from foretrain.experiments.effective_theory.width_limits import WidthPlan
 from foretrain.gaussian.action import QuarticAction
 from foretrain.support.store import load, save
 from foretrain.theory.architecture import MLP
@@ -30,7 +26,7 @@ TINY: dict[str, Any] = {
     "ntk-statistics": Plan({"relu": ("Theta", "H1", "D", "F", "A", "B")}, 3, 16, 500, 400),
     "dntk-statistics": Plan({"tanh": ("P", "Q", "R", "S", "T", "U")}, 2, 16, 500, 400),
     "six-point-vertex": WidthPlan({8: 4000, 16: 4000, 32: 4000}),
-    "nearly-gaussian": nearly_gaussian.Plan(100_000),
+    "nearly-gaussian": foundations.GaussianPlan(100_000),
 }
 NAMES = tuple(TINY)
 
@@ -41,8 +37,8 @@ def tiny_run(name: str, seed: int) -> Result:
 
 @pytest.fixture(autouse=True)
 def few_samples(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nearly_gaussian, "_PAIRS", ((0, 0), (0, 1)))
-    monkeypatch.setattr(nearly_gaussian, "_FOURS", ((0, 0, 0, 0), (0, 0, 1, 1)))
+    monkeypatch.setattr(foundations, "_PAIRS", ((0, 0), (0, 1)))
+    monkeypatch.setattr(foundations, "_FOURS", ((0, 0, 0, 0), (0, 0, 1, 1)))
 
 
 def sampled(result: Result) -> list[Any]:
@@ -63,8 +59,8 @@ def test_tables_are_plain_data_is_stored_and_pictures_draw(name: str, tmp_path: 
 
 
 def test_seeds_decide_the_networks(monkeypatch: pytest.MonkeyPatch) -> None:
-    only = six_point_vertex._cases()[:1]
-    monkeypatch.setattr(six_point_vertex, "_cases", lambda: only)
+    only = fluctuations._cases()[:1]
+    monkeypatch.setattr(fluctuations, "_cases", lambda: only)
     first, again, other = (tiny_run("six-point-vertex", seed).data.limit.values for seed in (3, 3, 4))
     np.testing.assert_array_equal(first, again)
     assert not np.array_equal(first, other)
@@ -92,7 +88,7 @@ def test_a_wrong_depth_law_is_noticed() -> None:
 def test_sampled_metrics_have_exact_cumulants() -> None:
     """ReLU at width 8: mean 1, and variance and third cumulant in closed form."""
     mlp = MLP("relu", 3, 8, n_in=1, C_W=2.0)
-    metrics = six_point_vertex.sampled_metrics(mlp, 200_000, seed=0)
+    metrics = fluctuations.sampled_metrics(mlp, 200_000, seed=0)
     assert metrics.mean(axis=1) == pytest.approx([1, 1], abs=5 * math.sqrt(5 / 8 / 200_000) * 2)
     second = 8 * metrics.var(axis=1)
     assert second == pytest.approx(metric_cumulants(mlp, 1.0)[1:, 0], rel=0.05)
@@ -104,7 +100,7 @@ def test_third_cumulant_is_unbiased() -> None:
     for number in range(8):
         sample = np.array([number >> bit & 1 for bit in range(3)], dtype=float)
         weight = p ** sample.sum() * (1 - p) ** (3 - sample.sum())
-        total += weight * float(six_point_vertex._third_cumulant(sample))
+        total += weight * float(fluctuations._third_cumulant(sample))
     assert total == pytest.approx(p * (1 - p) * (1 - 2 * p))
 
 
@@ -113,7 +109,7 @@ def test_partition_ratio_against_direct_integration() -> None:
 
     for g in (0.05, 0.7, 3.0):
         direct = quad(lambda z, g=g: math.exp(-(z**2) / 2 - g * z**4 / 24), -12, 12, epsabs=1e-13)[0]
-        assert nearly_gaussian.partition_ratio(g) == pytest.approx(direct / math.sqrt(2 * math.pi), rel=1e-9)
+        assert foundations.partition_ratio(g) == pytest.approx(direct / math.sqrt(2 * math.pi), rel=1e-9)
 
 
 @pytest.mark.slow

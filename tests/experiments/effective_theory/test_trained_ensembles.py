@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from foretrain.experiments.effective_theory import trained_ensembles as experiment
-from foretrain.experiments.effective_theory.trained_ensembles import task_of
+from foretrain.experiments.effective_theory import trained_networks as experiment
+from foretrain.experiments.effective_theory.trained_networks import task_of
 from foretrain.experiments.parts import Parts
 from foretrain.support.errors import NotSupportedError
 from foretrain.theory.prediction.infinite_width import GradientDescent
 
-TINY = experiment.Plan((40, 40, 40), (40, 40, 40), 6, 8, 5, 10, (12, 16))
+TINY = experiment.EnsemblePlan((40, 40, 40), (40, 40, 40), 6, 8, 5, 10, (12, 16))
 
 
 def test_digits_are_centred_and_of_unit_size() -> None:

@@ -21,7 +21,7 @@ import xarray
 
 from foretrain.activations import Activation, activation
 from foretrain.compare.judging.agreement import judge
-from foretrain.experiments.effective_theory.width_limits import Plan, limits_of_batches
+from foretrain.experiments.effective_theory.width_limits import WidthPlan, limits_of_batches
 from foretrain.experiments.judgements import computed_row, judgement_rows, limit_row, rows_of
 from foretrain.experiments.pictures import coloured, draw_limit
 from foretrain.experiments.registry import Result, Row, plans
@@ -43,7 +43,8 @@ _FIRST = 3  # the first of two sizes between which powers of eta are read
 
 PLANS: dict[str, Any] = {
     "gradient_step": plans(
-        quick=Plan({16: 8_000, 32: 8_000, 64: 6_000}), paper=Plan({32: 40_000, 64: 30_000, 128: 20_000})
+        quick=WidthPlan({16: 8_000, 32: 8_000, 64: 6_000}),
+        paper=WidthPlan({32: 40_000, 64: 30_000, 128: 20_000}),
     )
 }
 
@@ -53,7 +54,7 @@ def network(width: int) -> MLP:
     return MLP.critical("tanh", depth=3, width=width, n_in=3).replace(lambda_b=0.3, lambda_W=0.7)
 
 
-def gradient_step(plan: Plan, seed: int) -> Result:
+def gradient_step(plan: WidthPlan, seed: int) -> Result:
     """Orders in eta of one network's step, and the mean first-order step of ensembles."""
     own, others = spawn(seed, 2)
     data = xarray.merge([_one_network(own), _ensembles(plan.draws, others)])
@@ -214,7 +215,8 @@ _PAIRS = np.triu_indices(len(_INPUTS))
 
 
 PLANS["hidden_updates"] = plans(
-    quick=Plan({32: 16_000, 64: 12_000, 128: 8_000}), paper=Plan({64: 40_000, 128: 30_000, 256: 20_000})
+    quick=WidthPlan({32: 16_000, 64: 12_000, 128: 8_000}),
+    paper=WidthPlan({64: 40_000, 128: 30_000, 256: 20_000}),
 )
 
 
@@ -235,7 +237,7 @@ def _network(case: str, width: int) -> MLP:
     return MLP(act, depth, width, n_in=3, C_b=0.1, C_W=C_W, lambda_b=0.3, lambda_W=0.7)
 
 
-def hidden_updates(plan: Plan, seed: int) -> Result:
+def hidden_updates(plan: WidthPlan, seed: int) -> Result:
     """n times mean and covariance of the change of hidden neurons in one step, measured and from theory."""
     names = list(_cases())
     parts = [_limits(case, plan.draws, own) for case, own in track(with_seeds(names, seed), "activations")]

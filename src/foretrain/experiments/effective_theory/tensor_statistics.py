@@ -25,7 +25,11 @@ import xarray as xr
 from foretrain.compare.comparison import Comparison
 from foretrain.compare.initial import compare_initial
 from foretrain.compare.judging.agreement import Judgement, judge
-from foretrain.experiments.effective_theory.depth_laws import fitted_layers, leading_coefficient, shown_layers
+from foretrain.experiments.effective_theory.criticality import (
+    fitted_layers,
+    leading_coefficient,
+    shown_layers,
+)
 from foretrain.experiments.judgements import computed_row, judgement_rows
 from foretrain.experiments.pictures import add_scores, coloured, draw_limit
 from foretrain.experiments.registry import Result, Row, plans

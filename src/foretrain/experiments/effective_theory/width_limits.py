@@ -17,14 +17,14 @@ from foretrain.theory.architecture import FloatArray
 
 
 @dataclass(frozen=True)
-class Plan:
+class WidthPlan:
     """How many networks of which widths are drawn."""
 
     draws: dict[int, int]  # networks by width
 
 
 @dataclass(frozen=True)
-class MethodPlan(Plan):
+class MethodPlan(WidthPlan):
     """The same, and how: with all weights drawn, or by metrics alone, which is exact at any width."""
 
     method: str
