@@ -13,7 +13,7 @@ import typer
 from foretrain.cli.frame import Command, Seed
 from foretrain.experiments import registry
 from foretrain.experiments.registry import Scale
-from foretrain.experiments.runs.many import WORKERS, answer_of, run_many
+from foretrain.experiments.runs import WORKERS, answer_of, run_many
 from foretrain.report.experiments_page import write_experiments_page
 from foretrain.support.answers import Answer, Table
 from foretrain.support.answers.folder import refuse_unwritable

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from foretrain._version import __version__
 from foretrain.experiments import registry
-from foretrain.experiments.experiment import rows_table
+from foretrain.experiments.registry import rows_table
 from foretrain.support.answers import Answer, Part, Table
 from foretrain.support.answers.folder import DOCUMENT, PICTURE
 from foretrain.support.answers.html import body_of, document, element, part_markup

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from foretrain.experiments import Result
-from foretrain.experiments.collective_fields import weight_metrics as experiment
+from foretrain.experiments.collective_fields import collective_fields as experiment
 
 
 @pytest.fixture(scope="module")
 def result() -> Result:
-    return experiment.weight_metrics(experiment.Plan(8, 24, 2, 20, 10), 0)
+    return experiment.weight_metrics(experiment.MetricsPlan(8, 24, 2, 20, 10), 0)
 
 
 def test_all_statements_hold_and_conjectures_are_not_judged(result: Result) -> None:

@@ -19,7 +19,7 @@ from foretrain.support.seeds import spawn
 from foretrain.support.store import load, save
 
 # So few networks that only mechanics and computed rows can be tested.
-FIELDS = collective_fields.Plan(2, 6, 16, 40, 10)
+FIELDS = collective_fields.FieldsPlan(2, 6, 16, 40, 10)
 TINY: dict[str, Any] = {
     "gradient-step": WidthPlan({8: 80, 16: 80, 32: 80}),
     "nearby-inputs": generalisation.NearbyPlan(400, 2_000, 40, ("tanh",), 2, (8, 16, 32)),

@@ -12,10 +12,9 @@ import xarray as xr
 
 import foretrain as ft
 from foretrain.experiments import registry, run_many
+from foretrain.experiments import runs as many
 from foretrain.experiments.registry import Experiment, Result, Row, Scale
-from foretrain.experiments.runs import many
-from foretrain.experiments.runs.many import Task
-from foretrain.experiments.runs.outcome import Record
+from foretrain.experiments.runs import Record, Task
 from foretrain.support.errors import FileError, InputError
 
 CALLS: list[str] = []

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from foretrain.experiments import Scale
-from foretrain.experiments.saddle_escape import corrections as experiment
+from foretrain.experiments.saddle_escape import escape_times as experiment
 
 
 @pytest.fixture(scope="module")
 def result() -> experiment.Result:
-    return experiment.saddle_corrections(experiment.PLANS[Scale.QUICK], 0)
+    return experiment.saddle_corrections(experiment.PLANS["saddle_corrections"][Scale.QUICK], 0)
 
 
 @pytest.mark.slow

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from foretrain.experiments import Result
-from foretrain.experiments.saddle_escape import scaling as experiment
+from foretrain.experiments.saddle_escape import escape_times as experiment
 
 
 @pytest.fixture(scope="module")
 def result() -> Result:
-    return experiment.saddle_scaling(experiment.Plan(3, 1), 0)
+    return experiment.saddle_scaling(experiment.ScalingPlan(3, 1), 0)
 
 
 @pytest.mark.slow

@@ -9,9 +9,9 @@ import pytest
 
 from foretrain.experiments import Result, Scale
 from foretrain.experiments.parts import Parts
-from foretrain.experiments.saddle_escape import universality as experiment
+from foretrain.experiments.saddle_escape import escape_times as experiment
 
-TINY = experiment.Plan(3, 1, 8, 0.5, 3, {"B": (0.2,), "C": (0.3,)})
+TINY = experiment.UniversalityPlan(3, 1, 8, 0.5, 3, {"B": (0.2,), "C": (0.3,)})
 
 
 @pytest.fixture(scope="module")
@@ -59,5 +59,5 @@ def test_it_draws(result: Result) -> None:
 
 @pytest.mark.statistical
 def test_quick_run_agrees() -> None:
-    result = experiment.saddle_universality(experiment.PLANS[Scale.QUICK], 0, Parts())
+    result = experiment.saddle_universality(experiment.PLANS["saddle_universality"][Scale.QUICK], 0, Parts())
     assert [row.quantity for row in result.table if not row.agrees] == []

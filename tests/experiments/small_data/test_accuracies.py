@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from foretrain.experiments.judgements import Sampled
-from foretrain.experiments.small_data.accuracies import (
+from foretrain.experiments.small_data.kernel_classifiers import (
     KernelRegression,
     difference_row,
     over_folds,

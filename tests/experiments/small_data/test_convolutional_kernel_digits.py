@@ -12,13 +12,13 @@ import torch
 from foretrain.compare.infinite_width import infinite_width
 from foretrain.compare.prediction import predict
 from foretrain.experiments.parts import Parts
-from foretrain.experiments.small_data import convolutional_kernel_digits as experiment
+from foretrain.experiments.small_data import kernel_classifiers as experiment
 from foretrain.support.seeds import torch_generator
 from foretrain.theory import layers
 
 pytest.importorskip("sklearn")
 
-TINY = experiment.Plan((20, 30), sets=2, images=100, tests=40, networks=2, width=4, steps=3)
+TINY = experiment.DigitsPlan((20, 30), sets=2, images=100, tests=40, networks=2, width=4, steps=3)
 TASK = experiment.Task.drawn(TINY, np.random.default_rng(0))
 
 
@@ -113,6 +113,8 @@ def test_a_tiny_run_is_resumed_from_its_parts(tmp_path: Path, monkeypatch: pytes
 
 @pytest.mark.statistical
 def test_quick_run_agrees() -> None:
-    result = experiment.convolutional_kernel_digits(experiment.PLANS["quick"], 1, Parts())
+    result = experiment.convolutional_kernel_digits(
+        experiment.PLANS["convolutional_kernel_digits"]["quick"], 1, Parts()
+    )
     assert result.agrees
     assert result.data.hits.mean(["set", "test"]).sel(classifier="kernel, flatten").values[-1] > 0.8

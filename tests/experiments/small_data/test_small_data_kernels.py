@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from foretrain.experiments.parts import Parts
-from foretrain.experiments.small_data import small_data_kernels as experiment
+from foretrain.experiments.small_data import kernel_classifiers as experiment
 from foretrain.support.seeds import generator, spawn
 from foretrain.theory.architecture import FloatArray
 
-TINY = experiment.Plan(("iris",), 2, 2)
+TINY = experiment.TablePlan(("iris",), 2, 2)
 
 
 def brute_kernel(x: FloatArray, layers: int, fixed: int) -> FloatArray:
@@ -60,7 +60,7 @@ def test_the_protocol_is_that_of_a_loop_on_the_features(monkeypatch: pytest.Monk
     monkeypatch.setattr(experiment, "_COSTS", [0.1, 10.0])
     monkeypatch.setattr(experiment, "_GAMMAS", [0.1, 3.0])
     monkeypatch.setattr(experiment, "_NEIGHBOURS", [1])
-    plan, seed = experiment.Plan(("iris",), 1, 1), np.random.SeedSequence(4)
+    plan, seed = experiment.TablePlan(("iris",), 1, 1), np.random.SeedSequence(4)
     data = experiment._measure("iris", plan, seed)
     x, y = datasets.load_iris(return_X_y=True)
     x = (x - x.mean(axis=0)) / x.std(axis=0)
@@ -112,6 +112,6 @@ def test_a_tiny_run_is_resumed_from_its_parts(tmp_path: Path, monkeypatch: pytes
 def test_quick_run_agrees() -> None:
     """On none of the tables is the tangent kernel worse than the others, by three standard errors."""
     pytest.importorskip("sklearn")
-    result = experiment.small_data_kernels(experiment.PLANS["quick"], 1, Parts())
+    result = experiment.small_data_kernels(experiment.PLANS["small_data_kernels"]["quick"], 1, Parts())
     assert result.agrees
     assert float(result.data.accuracy.sel(classifier="NTK, SVM").mean(["way", "repeat", "fold"]).min()) > 0.9

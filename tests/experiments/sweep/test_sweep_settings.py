@@ -12,8 +12,8 @@ import pytest
 from swept import write_spec
 
 from foretrain.experiments import registry
-from foretrain.experiments.experiment import Experiment, Result, Row, Scale
 from foretrain.experiments.parts import Parts
+from foretrain.experiments.registry import Experiment, Result, Row, Scale
 from foretrain.experiments.sweep import sweep
 from foretrain.experiments.sweep.targets import Settings, of_experiment
 

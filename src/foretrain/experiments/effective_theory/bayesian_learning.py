@@ -70,7 +70,7 @@ PLANS["model_evidence"] = plans(quick=EvidencePlan(200_000, 61), paper=EvidenceP
 def model_evidence(plan: EvidencePlan, seed: int) -> Result:
     """Bayesian model comparison: the evidence of networks against their initialisation (sections 6.2.2 and 6.3.1).
 
-    The evidence of deep networks at infinite width is put beside published numbers and scanned over C_W: for ReLU
+    The evidence of deep networks at infinite width is put beside reference numbers and scanned over C_W: for ReLU
     depth leaves nothing but the critical value; for tanh that needs targets that are similar and a free scale of the
     outputs. Real random networks, weighted with the density of noisy targets, check evidence and posterior: noise
     belongs on the diagonal of the kernel, not into the variance of the last bias, as footnote 6 has it.
@@ -87,11 +87,11 @@ def model_evidence(plan: EvidencePlan, seed: int) -> Result:
         kept = {"log_evidence": name, "profiled_log_evidence": f"{name}_profiled"}
         parts.append(found[list(kept)].rename({"C_W": "pair_C_W", **kept}))
     data = xr.merge([*(part.drop_attrs() for part in parts), _weighted(plan.draws, seed)])
-    rows = (*_published_rows(), *_best_rows(data), *_network_rows(data))
+    rows = (*_reference_rows(), *_best_rows(data), *_network_rows(data))
     good = all(row.agrees is not False for row in rows if not row.disputed)
     best = float(data.relu.sel(depth=50).idxmax("relu_C_W"))
     verdict = (
-        f"Evidences {'agree' if good else 'do NOT all agree'} with published numbers and with random networks; at "
+        f"Evidences {'agree' if good else 'do NOT all agree'} with reference numbers and with random networks; at "
         f"depth 50 that of ReLU is largest at C_W = {best:.3g}, and noise on targets adds to the diagonal of K."
     )
     return Result(verdict, rows, data, _evidence_figure)
@@ -108,11 +108,11 @@ def _pair(targets: tuple[float, float], C_W: tuple[float, ...] | FloatArray) -> 
     return bayes.evidence_scan(MLP("tanh", _PAIR_DEPTH, 1, C_b=_PAIR_BIAS), _PAIR, list(targets), C_W=C_W)
 
 
-def _published_rows() -> list[Row]:
+def _reference_rows() -> list[Row]:
     rows = []
-    for name, (weights, published) in _SINGLE.items():
+    for name, (weights, reference) in _SINGLE.items():
         found = _single(name, weights).transpose("depth", "C_W").values
-        for depth, values, here in zip(_DEPTHS, published, found, strict=True):
+        for depth, values, here in zip(_DEPTHS, reference, found, strict=True):
             for C_W, value, one in zip(weights, values, here, strict=True):
                 title = f"{name}, one input, L = {depth}, C_W = {C_W:g}: log evidence"
                 rows.append(computed_row(title, value, one, _DIGITS * max(1.0, abs(value) / 10)))

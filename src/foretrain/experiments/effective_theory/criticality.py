@@ -32,7 +32,7 @@ from foretrain.theory.two_inputs.nearby import nearby_flow
 
 PLANS: dict[str, Any] = {}
 
-_DIGITS = 5e-7  # values are published with six decimals
+_DIGITS = 5e-7  # reference values have six decimals
 
 
 @dataclass(frozen=True)
@@ -107,12 +107,12 @@ def ratio_half_stable(plan: RatioPlan, seed: int) -> Result:
     """SWISH and GELU: the ratio is one at K = 0, an unstable point, and at a half-stable K* > 0."""
     data = _ratios(("swish", "gelu"), np.linspace(0.0, 20.0, plan.points))
     rows = [*_rows("swish", {0.0: 1.0, 10.0: 0.989497}), *_rows("gelu", {0.0: 1.0, 10.0: 1.018514})]
-    published = {
+    reference = {
         "swish": (14.320173618, 0.5551431707, 1.9880046783),
         "gelu": ((3 + np.sqrt(17)) / 2, 0.1729223908, 1.9830582574),
     }
     neighbours = {"swish": (14.5931, 14.5, 0.1), "gelu": (3.03498, 3.2, 0.05)}  # found, printed, its digits
-    for name, expected in published.items():
+    for name, expected in reference.items():
         point = criticality(name).point
         assert point is not None
         assert point.K_star is not None
@@ -142,11 +142,11 @@ def _ratios(names: tuple[str, ...], K: FloatArray) -> xr.Dataset:
     return labelled({"ratio": ("activation kernel", values)}, activation=list(names), kernel=K)
 
 
-def _rows(name: str, published: dict[float, float]) -> list[Row]:
-    here = _ratio(name, np.array(list(published)))
+def _rows(name: str, reference: dict[float, float]) -> list[Row]:
+    here = _ratio(name, np.array(list(reference)))
     return [
         computed_row(f"{name}: ratio at K = {K:g}", value, ratio, _DIGITS)
-        for (K, value), ratio in zip(published.items(), here, strict=True)
+        for (K, value), ratio in zip(reference.items(), here, strict=True)
     ]
 
 
@@ -218,7 +218,7 @@ _LIMITS = {
 }
 _AS_PRINTED = {"tanh": 13 / 12, "sin": 2 / 3}  # (5.143): 2 (3 a_2 - a_1²) / 3 (-a_1)³
 _EXPONENTS = {"parallel": 2.0, "perpendicular": 1.0}  # of perturbations of tanh and sin (5.97), (5.99)
-_PRINTED = 1.1e-4  # relative: the half-stable numbers are published with four digits
+_PRINTED = 1.1e-4  # relative: reference values of half-stable classes have four digits
 _LOG_CONSTANTS = {"tanh": (0.34387, 5e-6), "sin": (0.8385, 5e-5)}  # l_0 of (5.94) from K = 1
 _SETTLED = {"K*": 0.8461750173, "chi_parallel": 0.3178500569}
 
@@ -372,7 +372,7 @@ def _depth_figure(data: xr.Dataset) -> Figure:
 
 _ACTIVATIONS = ("relu", "leaky_relu(slope=0.2)")
 _FIRST = (0.03, 0.3, 1.0, np.pi / 2, 3.0)
-_PUBLISHED = {
+_REFERENCE = {
     np.pi / 2: {2: (1.24685022, 5e-9), 10: (0.545613197, 5e-10), 100: (0.085382232, 5e-10)},
     1.0: {2: (0.881275856, 5e-10), 5: (0.660029280, 5e-10), 10: (0.473429104, 5e-10)},
 }
@@ -404,7 +404,7 @@ def angle_flow(plan: AnglePlan, seed: int) -> Result:
     # The layers of one ensemble are few and correlated: only the largest score is judged, not their spread.
     _, largest = agreement_rows(data.z.values)
     rows = []
-    for first, values in _PUBLISHED.items():
+    for first, values in _REFERENCE.items():
         psi = data.psi.sel(activation="relu").sel(first=first, method="nearest")
         for layer, (value, digits) in values.items():
             title = f"relu: ψ at layer {layer} from {first:.4g}"
@@ -436,8 +436,8 @@ def _network(name: str, depth: int, width: int) -> MLP:
 
 
 def _curves(depth: int) -> xr.Dataset:
-    published = [layer for row in _PUBLISHED.values() for layer in row]
-    chosen = np.unique(np.append(shown_layers(1, depth), published))
+    reference = [layer for row in _REFERENCE.values() for layer in row]
+    chosen = np.unique(np.append(shown_layers(1, depth), reference))
     starts = [(name, first) for name in _ACTIVATIONS for first in _FIRST]
     found = [
         exact_angles(_network(name, depth, 1), *_pair(first)).sel(layer=chosen)

@@ -182,12 +182,12 @@ class _Case:
     act: Activation
     C_b: float
     C_W: float
-    published: tuple[float, ...]  # U at layers 2, 3, ..
+    reference: tuple[float, ...]  # U at layers 2, 3, ..
     digits: float
 
     def network(self, width: int) -> MLP:
         """As deep as there are numbers to compare with."""
-        return MLP(self.act, len(self.published) + 1, width, n_in=1, C_b=self.C_b, C_W=self.C_W)
+        return MLP(self.act, len(self.reference) + 1, width, n_in=1, C_b=self.C_b, C_W=self.C_W)
 
 
 PLANS["six_point_vertex"] = plans(
@@ -218,10 +218,10 @@ def six_point_vertex(plan: WidthPlan, seed: int) -> Result:
     score = data.z.values[np.isfinite(data.z.values)]
     rows, bound = list(agreement_rows(score)), largest_score_allowed(score.size)
     for case in cases:
-        for layer, published in enumerate(case.published, start=2):
+        for layer, reference in enumerate(case.reference, start=2):
             one, title = data.sel(case=case.label, layer=layer), f"{case.label}: U at layer {layer}"
-            agrees = abs(float(one.theory) - published) <= case.digits * published
-            rows.append(Row(f"{title}, recursion", published, float(one.theory), agrees=agrees))
+            agrees = abs(float(one.theory) - reference) <= case.digits * reference
+            rows.append(Row(f"{title}, recursion", reference, float(one.theory), agrees=agrees))
             rows.append(limit_row(f"{title}, networks", one, bound))
     # At the narrowest width, ReLU has a closed form at any width.
     narrow = data.sel(case="relu").isel(width=0)
@@ -309,16 +309,16 @@ _RESIDUAL_OUTPUTS = 10
 _COUPLINGS = np.round(np.linspace(-0.95, 0.95, 77), 10)
 _STEPS = np.linspace(-1, 1, 30)
 _VERTEX_COUPLINGS = 0.475 * (_STEPS + np.sin(np.pi / 2 * _STEPS))  # denser where the curves are steep
-_PUBLISHED_RATES = {
+_REFERENCE_RATES = {
     ("relu", "book"): {0.3: 4.4681, 0.6: 2.9696, 0.9: 0.7961},
     ("relu", "complete"): {0.3: 6.2951834678, 0.6: 6.1960914932, 0.9: 2.5358545522},
     ("tanh", "complete"): {0.6: 0.5802666667, 0.9: 0.2292666667},
 }
-_PUBLISHED_RATIOS = {
+_REFERENCE_RATIOS = {
     "relu": {0.0: 0.016, 0.6: 0.0269396552, 0.9: 0.1004898882},
     "tanh": {0.0: 0.12, 0.6: 0.1378676471, 0.9: 0.3489386450},
 }
-_PUBLISHED_SKIPS = {"relu": 0.9799960176, "linear": 0.9793703613, "tanh": 0.9336914848}  # at r = 1/2
+_REFERENCE_SKIPS = {"relu": 0.9799960176, "linear": 0.9793703613, "tanh": 0.9336914848}  # at r = 1/2
 _DIGITS = 1e-10
 
 
@@ -355,7 +355,7 @@ def residual_fluctuations(plan: ResidualPlan, seed: int) -> Result:
     data = xr.merge([_curves(), _measure(plan, seed)])
     # So few scores say little by their spread: only the largest is judged.
     _, largest = agreement_rows(data.z.values)
-    rows, bound = _published_rows(), largest_score_allowed(data.z.size)
+    rows, bound = _reference_rows(), largest_score_allowed(data.z.size)
     for place in range(data.sizes["point"]):
         point = data.isel(point=place)
         name, gamma = point.measured_activation.item(), float(point.measured_gamma)
@@ -444,20 +444,20 @@ def _measure(plan: ResidualPlan, seed: Seed) -> xr.Dataset:
     )
 
 
-def _published_rows() -> list[Row]:
+def _reference_rows() -> list[Row]:
     from scipy.optimize import brentq, minimize_scalar
 
     rows = []
-    for (name, method), values in _PUBLISHED_RATES.items():
+    for (name, method), values in _REFERENCE_RATES.items():
         for gamma, expected in values.items():
             here = fluctuation_rate(name, gamma, method)
             rows.append(computed_row(f"{name}: ν {method}, γ = {gamma:g}", expected, here, _DIGITS))
-    for name, values in _PUBLISHED_RATIOS.items():
+    for name, values in _REFERENCE_RATIOS.items():
         for gamma, expected in values.items():
             here = optimal_aspect_ratio(name, gamma, n_out=_RESIDUAL_OUTPUTS, method="book")
             title = f"{name}: r* book, γ = {gamma:g}, {_RESIDUAL_OUTPUTS} outputs"
             rows.append(computed_row(title, expected, here, _DIGITS))
-    for name, expected in _PUBLISHED_SKIPS.items():
+    for name, expected in _REFERENCE_SKIPS.items():
         here = optimal_skip(name, 0.5, n_out=_RESIDUAL_OUTPUTS, method="book")
         rows.append(
             computed_row(f"{name}: γ* book, r = 1/2, {_RESIDUAL_OUTPUTS} outputs", expected, here, _DIGITS)

@@ -411,7 +411,7 @@ def _add_samples(figure: Figure, data: xr.Dataset, title: str) -> None:
 
 _LAWS = ("gaussian", "uniform", "truncated_normal")
 _HIDDEN, _OUTPUTS = (4, 5), 6
-_PUBLISHED = {"gaussian": (1.0, 2.1, 0.0), "uniform": (1.0, 1.833, -0.8316)}  # G_2, G_4, D at layer 3
+_REFERENCE = {"gaussian": (1.0, 2.1, 0.0), "uniform": (1.0, 1.833, -0.8316)}  # G_2, G_4, D at layer 3
 _MOMENTS = {"G2": "G_2", "G4": "G_4", "D": "D, on one neuron"}
 _LAW_BATCHES = 50
 _LAYER = 3
@@ -443,7 +443,7 @@ def weight_laws(plan: LawPlan, seed: int) -> Result:
     data = xr.merge([_linear(plan.linear_draws, linear), _tanh(plan.draws, bent)])
     rows = [
         computed_row(f"linear, hidden 4 and 5, {law}: {name}", value, here, 1e-9)
-        for law, values in _PUBLISHED.items()
+        for law, values in _REFERENCE.items()
         for name, value, here in zip(_MOMENTS.values(), values, _exact(law), strict=True)
     ]
     bound = largest_score_allowed(len(_LAWS) * len(_MOMENTS))

@@ -285,7 +285,7 @@ def _nearby_figure(data: xr.Dataset) -> Figure:
 
 _BETWEEN_MIDDLE = np.array([1.0, 0.3, -0.5])
 _BETWEEN_APART = {"unequal norms": np.array([0.2, 1.0, 0.3]), "equal norms": np.array([0.2, 1.0, 1.0])}
-_PUBLISHED = {  # per unit of the distance, unequal norms
+_REFERENCE = {  # per unit of the distance, unequal norms
     "Θ_00": ("middle", 1.068533059, 5e-10),
     "δΘ_[1]": ("first", 0.0427432, 1e-6),  # from differences of kernels
     "δδΘ_[0]": ("mean", -0.1316000, 1e-6),
@@ -332,7 +332,7 @@ def interpolation(plan: BetweenPlan, seed: int) -> Result:
     series = tangent_series(_network(), _BETWEEN_MIDDLE, _apart("unequal norms", 1.0))
     rows = [
         computed_row(f"tanh, L = 3: {name}", value, float(getattr(series, key)), 1.01 * digits)
-        for name, (key, value, digits) in _PUBLISHED.items()
+        for name, (key, value, digits) in _REFERENCE.items()
     ]
     rows += _power_rows(data)
     title = f"{plan.linear_draws} linear networks, L = 4, width {plan.linear_width}, trained"

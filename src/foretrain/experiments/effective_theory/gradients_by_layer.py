@@ -56,7 +56,7 @@ def exploding_gradients(plan: WidthPlan, seed: int) -> Result:
     """Exploding and vanishing gradients, and who contributes to the tangent kernel of a deep network (section 9.4).
 
     The mean square of dz/db of a layer is the product of chi_perp over the layers above it (9.93): one at
-    criticality, exponential off it. Real networks are put beside that product, and beside the published shares of
+    criticality, exponential off it. Real networks are put beside that product, and beside reference shares of
     layers in the tangent kernel of a network of two hundred layers at the rates of the equivalence principle (9.96).
     """
     parts = []
@@ -77,12 +77,12 @@ def exploding_gradients(plan: WidthPlan, seed: int) -> Result:
     for (case, (_, C_W)), layer in product(_CASES.items(), layers):
         title = f"{case}, C_W = {C_W:g}: mean square of dz/db at layer {layer} of {_GRADIENT_DEPTH}"
         rows.append(limit_row(title, data.sel(case=case, layer=layer), bound))
-    # (9.28) of tanh, L = 200, against the published shares.
+    # (9.28) of tanh, L = 200, against reference shares.
     rates = [1 / layer for layer in range(1, _LAYERS + 1)]
     mlp = MLP("tanh", _LAYERS, 1, n_in=1, lambda_b=rates, lambda_W=1.0)
     shares = _LAYERS * np.asarray(contributions(mlp, diagonal(mlp, np.ones((1, 1))).factors)[:, :, 0])
-    for column, (group, published) in enumerate(_SHARES.items()):
-        for layer, value in published.items():
+    for column, (group, reference) in enumerate(_SHARES.items()):
+        for layer, value in reference.items():
             title = f"tanh, L = {_LAYERS}, rates (9.96): L times the {group} term of layer {layer} in Θ"
             rows.append(computed_row(title, value, shares[layer - 1, column], 6e-4))
     ends = [float(data.theory.sel(layer=1, case=f"relu, {word}")) for word in ("vanishing", "exploding")]

@@ -148,7 +148,7 @@ def _neuron_figure(data: xr.Dataset) -> Figure:
 
 _DEPTH = 6
 _SEEN = np.array([0.0, 0.2, 0.35, 0.5, 0.65])  # of a neuron whose deviation is 0.32
-_PUBLISHED = (0.5, 64, 0.1068981848)  # seen, width, variance
+_REFERENCE = (0.5, 64, 0.1068981848)  # seen, width, variance
 
 
 PLANS["hebbian_association"] = plans(
@@ -169,11 +169,11 @@ def hebbian_association(plan: MethodPlan, seed: int) -> Result:
     theory = np.array([_coefficient(value) for value in _SEEN])
     data = limits_of_batches(plan.draws, seed, shifts_by_batch, theory, "seen", _SEEN)
     bound = largest_score_allowed(len(_SEEN))
-    seen, width, published = _PUBLISHED
+    seen, width, reference = _REFERENCE
     found = hebbian_variance(_tanh_network(width), [[1.0]], [seen])
     here = float(found["kernel"].item() + found["association"].item())
     title = f"tanh, layer {_DEPTH}, n = {width}, seen {seen:g}: K + association"
-    rows = [computed_row(title, published, here, 5e-11)]
+    rows = [computed_row(title, reference, here, 5e-11)]
     for value in _SEEN:
         title = f"real networks, seen {value:g}: n (variance − G)"
         rows.append(limit_row(title, data.sel(seen=value), bound))
@@ -263,8 +263,8 @@ def mutual_information(plan: InformationPlan, seed: int) -> Result:
     wide, narrow = spawn(seed, 2)
     data = xr.merge([_curves(), _wide_networks(plan.draws, wide), _tanh_networks(plan.tanh_draws, narrow)])
     rows = []
-    for name, published in (("exact", _EXACT), ("(A.71)", _PRINTED)):
-        for multiple, expected in published.items():
+    for name, reference in (("exact", _EXACT), ("(A.71)", _PRINTED)):
+        for multiple, expected in reference.items():
             y = multiple * turning_point(1, 1)
             exact, printed = mixture_information(log_normal_law(y), 1, 1).value, printed_information(1, 1, y)
             title = f"I(1,1) {name} at {multiple} r*" if multiple > 1 else f"I(1,1) {name} at r*"

@@ -49,7 +49,7 @@ _X = 1.3 * np.array([[1, 0.2, -0.5], [-0.4, 1.1, 0.3], [0.1, -0.6, 1.2], [0.8, 0
 _Y = np.array([(1.0, -0.5), (-0.7, 0.8), (0.4, 1.2)])
 _Y_TEST = np.array([(0.3, 0.1), (-0.2, 1.0)])
 _TRAIN, _TESTS = _X[:3], _X[3:]
-_PUBLISHED = {  # means of both outputs on both tests, then covariances of the tests
+_REFERENCE = {  # means of both outputs on both tests, then covariances of the tests
     "gradient descent": (
         *(0.449106338, 0.046964001, -0.569578451, 1.196649210),
         *(0.0630783706, -0.0197762170, 0.0667604781),
@@ -91,7 +91,7 @@ def algorithm_independence(plan: AlgorithmPlan, seed: int) -> Result:
     In function space schedules of gradient descent, single samples, random Newton tensors and Newton's method end
     alike to rounding. Real networks, trained from the same start by gradient descent at two rates and by gradient
     flow, end apart by what falls as 1/n. Trained in the last layer alone, at the rates of (10.46), they are samples
-    of the Bayesian posterior. Published numbers of kernels, predictions and losses (10.40)-(10.55) stand at the
+    of the Bayesian posterior. Reference numbers of kernels, predictions and losses (10.40)-(10.55) stand at the
     beginning.
     """
     from foretrain.compare.judging.powers import slope_of
@@ -105,7 +105,7 @@ def algorithm_independence(plan: AlgorithmPlan, seed: int) -> Result:
     beside = xr.Dataset({f"posterior{name}": ("entry", values) for name, values in numbers.items()})
     beside = beside.assign_coords(entry=[entry.label for entry in bayes.entries])
     data = xr.merge([_schedule_ends(schedules), _trained_ends(plan, training), beside])
-    rows = _published_rows()
+    rows = _reference_rows()
     for name in data.schedule.values:
         own, title = data.sel(schedule=name), f"{name}: distance of the end from (10.31)"
         note = f"training error {float(own.training_error):.0e}"
@@ -141,20 +141,20 @@ def _network(width: int = 1, outputs: int = 2) -> MLP:
     return MLP("tanh", 3, width, n_in=3, n_out=outputs, **variances, **rates)
 
 
-def _published_rows() -> list[Row]:
+def _reference_rows() -> list[Row]:
     """The reference's example: means on two test inputs and two outputs, covariances, losses."""
     mlp, rows = _network(), []
     descent = GradientDescent.of(mlp, _TRAIN, _Y, _TESTS).end()
     titles = [f"mean of output {output} on test {test}" for test in (1, 2) for output in (1, 2)]
     titles += [f"covariance of tests {pair}" for pair in ("1, 1", "1, 2", "2, 2")]
-    for (name, published), prediction in zip(
-        _PUBLISHED.items(), (descent, bayes_prediction(mlp, _TRAIN, _Y, _TESTS)), strict=True
+    for (name, reference), prediction in zip(
+        _REFERENCE.items(), (descent, bayes_prediction(mlp, _TRAIN, _Y, _TESTS)), strict=True
     ):
         assert prediction.covariance is not None
         here = (*prediction.mean.values.ravel(), *prediction.covariance.values[np.triu_indices(2)])
         rows += [
             computed_row(f"{name}: {title}", value, number, _DIGITS)
-            for title, value, number in zip(titles, published, here, strict=True)
+            for title, value, number in zip(titles, reference, here, strict=True)
         ]
     probabilities = np.exp(_Y_TEST) / np.exp(_Y_TEST).sum(axis=1, keepdims=True)
     losses = expected_loss(descent, _Y_TEST), expected_loss(descent, probabilities, CROSS_ENTROPY)

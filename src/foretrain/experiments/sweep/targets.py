@@ -15,13 +15,13 @@ from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-from foretrain.experiments.experiment import Scale
+from foretrain.experiments.registry import Scale
 from foretrain.experiments.sweep.answers import RESERVED
 from foretrain.experiments.sweep.parameters import SCALARS, SEED, Parameter, Scalar, declared
 from foretrain.support.errors import InputError
 
 if TYPE_CHECKING:
-    from foretrain.experiments.experiment import Experiment, Result
+    from foretrain.experiments.registry import Experiment, Result
 
 _TAKEN = (*RESERVED, "scale", SEED)
 _MOST_SHOWN = 6  # values of a list that the help names
