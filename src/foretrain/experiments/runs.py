@@ -121,13 +121,6 @@ class Record(Result):
         return fields_answer(self, f"{self.name} {self.ending}.", record=record, holds=self.holds)
 
 
-def keep_record(folder: Path, record: Record) -> None:
-    """Write it as the last file of a finished experiment."""
-    text = json.dumps(asdict(record), indent=2, default=lambda value: value.tolist())  # numpy's numbers
-    with new_file(folder / _FINISHED, overwrite=True) as path:
-        path.write_text(f"{text}\n", encoding="utf-8")
-
-
 def kept_record(folder: Path | None) -> Record | None:
     """What was found before, if all of it is there; a failed experiment is tried again."""
     if folder is None or not all((folder / name).exists() for name in (_FINISHED, _ANSWER)):
@@ -189,8 +182,21 @@ class Run(Result):
 
     def answer(self) -> Answer:
         """The verdict, all endings, and the rows that disagree."""
-        wrong = differences_table(self.records)
-        parts: list[Part] = [verdicts_table(self.records)]
+        # The rows that disagree, with what is known about them; those without an explanation first.
+        rows = [
+            (record.name, row.quantity, row.expected, row.here, row.explained, row.note)
+            for record in self.records
+            for row in record.differences
+        ]
+        columns = ("experiment", "quantity", "expected", "here", "explained", "note")
+        wrong = Table(columns, sorted(rows, key=lambda row: row[4]))
+        # One row for each experiment.
+        columns = ("experiment", "rows", "agree", "disagree", "of these explained", "seconds", "verdict")
+        rows = [
+            (one.name, one.rows, one.agree, one.disagree, one.explained, round(one.seconds, 1), one.ending)
+            for one in self.records
+        ]
+        parts: list[Part] = [Table(columns, rows)]
         parts += ["Rows that disagree:", wrong] if wrong.rows else []
         if any(record.error for record in self.records):
             parts.append("Run one that failed alone, with --debug on the command line, to see where.")
@@ -222,27 +228,6 @@ class Run(Result):
         times = figure.panel(x="seconds", y=names)
         times.bars(range(count), [record.seconds for record in self.records], "", FAINT, horizontal=True)
         return figure
-
-
-def verdicts_table(records: Sequence[Record]) -> Table:
-    """One row for each experiment."""
-    columns = ("experiment", "rows", "agree", "disagree", "of these explained", "seconds", "verdict")
-    rows = [
-        (one.name, one.rows, one.agree, one.disagree, one.explained, round(one.seconds, 1), one.ending)
-        for one in records
-    ]
-    return Table(columns, rows)
-
-
-def differences_table(records: Sequence[Record]) -> Table:
-    """The rows that disagree, with what is known about them; those without an explanation first."""
-    rows = [
-        (record.name, row.quantity, row.expected, row.here, row.explained, row.note)
-        for record in records
-        for row in record.differences
-    ]
-    columns = ("experiment", "quantity", "expected", "here", "explained", "note")
-    return Table(columns, sorted(rows, key=lambda row: row[4]))
 
 
 WORKERS = 2  # most experiments keep one core busy
@@ -341,7 +326,25 @@ def perform(task: Task) -> Record:
     start = time.perf_counter()
     with warnings.catch_warnings(record=True) as warned:
         try:
-            return _perform(task, start, warned)
+            experiment = registry.get(task.name)
+            parts = task.folder / _PARTS if task.folder is not None and experiment.resumable else None
+            result = experiment.run(task.scale, task.seed, keep=parts)
+            seconds = time.perf_counter() - start
+            if task.folder is None:
+                return Record.of(task.name, result, seconds, _texts(warned))
+            # With numpy, which the list of experiments does without.
+            from foretrain.support.answers.folder import write_folder
+
+            write_folder(task.folder, answer_of(experiment, task.scale, task.seed, result), overwrite=True)
+            record = Record.of(task.name, result, seconds, _texts(warned))
+            # Write it as the last file of a finished experiment.
+            text = json.dumps(
+                asdict(record), indent=2, default=lambda value: value.tolist()
+            )  # numpy's numbers
+            with new_file(task.folder / _FINISHED, overwrite=True) as path:
+                path.write_text(f"{text}\n", encoding="utf-8")
+            (task.folder / _TRACE).unlink(missing_ok=True)
+            return record
         except Exception as error:
             if task.folder is not None:
                 with (
@@ -354,23 +357,6 @@ def perform(task: Task) -> Record:
                 told = f"unexpected {type(error).__name__} ({told})"
             seconds = time.perf_counter() - start
             return Record(task.name, seconds=seconds, error=told, warnings=_texts(warned))
-
-
-def _perform(task: Task, start: float, warned: Sequence[warnings.WarningMessage]) -> Record:
-    experiment = registry.get(task.name)
-    parts = task.folder / _PARTS if task.folder is not None and experiment.resumable else None
-    result = experiment.run(task.scale, task.seed, keep=parts)
-    seconds = time.perf_counter() - start
-    if task.folder is None:
-        return Record.of(task.name, result, seconds, _texts(warned))
-    # With numpy, which the list of experiments does without.
-    from foretrain.support.answers.folder import write_folder
-
-    write_folder(task.folder, answer_of(experiment, task.scale, task.seed, result), overwrite=True)
-    record = Record.of(task.name, result, seconds, _texts(warned))
-    keep_record(task.folder, record)
-    (task.folder / _TRACE).unlink(missing_ok=True)
-    return record
 
 
 def answer_of(experiment: Experiment, scale: Scale, seed: int, result: registry.Result) -> Answer:

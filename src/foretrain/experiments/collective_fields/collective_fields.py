@@ -71,7 +71,19 @@ def collective_fields(plan: FieldsPlan, seed: int) -> Result:
         values = {"share": record.kernel_trace / trace, "loss": record.loss, "trace": trace}
         courses.append(xr.Dataset(values).drop_attrs())
     learning = xr.concat(courses, depths, join="outer")
-    data = xr.merge([steps, learning, _without_weights(plan, seeds[0])])
+    # One hidden layer trained with weights, and without by its preactivations and by its activations.
+    from foretrain.empirical.fields import simulate, weight_training
+
+    model, x, y = _network(plan, 1, spawn(seeds[0], 1)[0])
+    arguments: tuple[Any, ...] = (model, x, y, plan.steps, 0.5 * _largest_rate(model, x))
+    real = weight_training(*arguments, readout="mean")
+    parts = {way: simulate(*arguments, readout="mean", evolve=way) for way in ("preactivation", "activation")}
+    gaps = [np.abs(each.outputs - real.outputs).max(("input", "output")).values for each in parts.values()]
+    without_weights = xr.Dataset(
+        {"gap": (("way", "time"), np.stack(gaps)), "real_loss": ("time", real.loss.values)},
+        coords={"way": list(parts), "time": real.step.values},
+    )
+    data = xr.merge([steps, learning, without_weights])
     told, gaps = "Σ Q S (172) against automatic gradients, relative", data.kernel_gap.max("network")
     rows = [claim_row(f"L = {int(gap.depth)}: {told}", 0.0, gap, gap < _FIELDS_EXACT) for gap in gaps]
     rows += _order_rows(data)
@@ -153,21 +165,6 @@ def _kernel_gap(model: torch.nn.Sequential, x: torch.Tensor, kernel: FloatArray)
     ]
     automatic = (torch.stack(rows) @ torch.stack(rows).T).numpy()
     return float(np.abs(kernel.reshape(automatic.shape) - automatic).max() / np.abs(automatic).max())
-
-
-def _without_weights(plan: FieldsPlan, seed: Seed) -> xr.Dataset:
-    """One hidden layer trained with weights, and without by its preactivations and by its activations."""
-    from foretrain.empirical.fields import simulate, weight_training
-
-    model, x, y = _network(plan, 1, spawn(seed, 1)[0])
-    arguments: tuple[Any, ...] = (model, x, y, plan.steps, 0.5 * _largest_rate(model, x))
-    real = weight_training(*arguments, readout="mean")
-    parts = {way: simulate(*arguments, readout="mean", evolve=way) for way in ("preactivation", "activation")}
-    gaps = [np.abs(each.outputs - real.outputs).max(("input", "output")).values for each in parts.values()]
-    return xr.Dataset(
-        {"gap": (("way", "time"), np.stack(gaps)), "real_loss": ("time", real.loss.values)},
-        coords={"way": list(parts), "time": real.step.values},
-    )
 
 
 def _order_rows(data: xr.Dataset) -> list[Row]:

@@ -239,7 +239,18 @@ def depth_laws(plan: DepthPlan, seed: int) -> Result:
         flows.append(laws.sel(layer=layers).assign(constants).drop_attrs().expand_dims(network=[label]))
     data = xr.concat(flows, "network", join="outer")
     data = data.assign_coords(network=data.network.astype(str))
-    rows = [*_depth_limit_rows(data), *_exponent_rows(plan.depth)]
+    # Powers of the depth with which perturbations of one input fall, from the recursions (5.47), (5.48).
+    layers = shown_layers(_FITTED * plan.depth, plan.depth, 24)
+    middle = np.sqrt(layers[1:] * layers[:-1].astype(float))
+    allowed = max(10 * (np.log(middle[0]) / middle[0]) ** 2, 1e-6)
+    rows = []
+    for name in ("tanh", "sin"):
+        flow = nearby_flow(MLP(name, plan.depth, width=1, n_in=2), [1.0, 1.0], [0.1, -0.02]).sel(layer=layers)
+        for key, (direction, expected) in zip(("K1", "K2"), _EXPONENTS.items(), strict=True):
+            powers = -np.diff(np.log(np.abs(flow[key].values))) / np.diff(np.log(layers))
+            title = f"{name}: exponent of {direction} perturbations"
+            rows.append(computed_row(title, expected, leading_coefficient(middle, powers), allowed))
+    rows = [*_depth_limit_rows(data), *rows]
     for name, (expected, digits) in _LOG_CONSTANTS.items():
         rows.append(computed_row(f"{name}: l_0", expected, data.l_0.sel(network=name), digits))
     # Off criticality: the fixed point, the rate of approach, and the values at which V and G1 settle.
@@ -302,21 +313,6 @@ def _depth_limit_rows(data: xr.Dataset) -> list[Row]:
         title = f"{name}: {_TUNED}, as printed (5.143)"
         here = coefficient(name, _TUNED)
         rows.append(computed_row(title, value, here, next_order * value, note, disputed=True))
-    return rows
-
-
-def _exponent_rows(depth: int) -> list[Row]:
-    """Powers of the depth with which perturbations of one input fall, from the recursions (5.47), (5.48)."""
-    layers = shown_layers(_FITTED * depth, depth, 24)
-    middle = np.sqrt(layers[1:] * layers[:-1].astype(float))
-    allowed = max(10 * (np.log(middle[0]) / middle[0]) ** 2, 1e-6)
-    rows = []
-    for name in ("tanh", "sin"):
-        flow = nearby_flow(MLP(name, depth, width=1, n_in=2), [1.0, 1.0], [0.1, -0.02]).sel(layer=layers)
-        for key, (direction, expected) in zip(("K1", "K2"), _EXPONENTS.items(), strict=True):
-            powers = -np.diff(np.log(np.abs(flow[key].values))) / np.diff(np.log(layers))
-            title = f"{name}: exponent of {direction} perturbations"
-            rows.append(computed_row(title, expected, leading_coefficient(middle, powers), allowed))
     return rows
 
 
@@ -400,7 +396,28 @@ def angle_flow(plan: AnglePlan, seed: int) -> Result:
     Exact recursion (5.162) from several first angles, for slopes (0, 1) and (0.2, 1), beside real random networks of
     three widths, whose angle of the mean metric is extrapolated to infinite width.
     """
-    data = xr.merge([_curves(plan.depth), _measure(plan, seed)])
+    reference = [layer for row in _REFERENCE.values() for layer in row]
+    chosen = np.unique(np.append(shown_layers(1, plan.depth), reference))
+    starts = [(name, first) for name in _ACTIVATIONS for first in _FIRST]
+    found = [
+        exact_angles(_network(name, plan.depth, 1), *_pair(first)).sel(layer=chosen)
+        for name, first in track(starts, "angle recursions")
+    ]
+    shape = (len(_ACTIVATIONS), len(_FIRST))
+    curves = labelled(
+        {
+            "psi": ("activation first layer", np.reshape([each.psi for each in found], (*shape, -1))),
+            "crossover_depth": (
+                "activation first",
+                np.reshape([each.attrs["crossover_depth"] for each in found], shape),
+            ),
+        },
+        activation=list(_ACTIVATIONS),
+        first=list(_FIRST),
+        layer=chosen,
+        rho=("activation", [each.attrs["rho"] for each in found[:: len(_FIRST)]]),
+    )
+    data = xr.merge([curves, _measure(plan, seed)])
     # The layers of one ensemble are few and correlated: only the largest score is judged, not their spread.
     _, largest = agreement_rows(data.z.values)
     rows = []
@@ -433,30 +450,6 @@ def _network(name: str, depth: int, width: int) -> MLP:
     C_W = criticality(name).C_W
     assert C_W is not None
     return MLP(name, depth, width=width, n_in=2, C_W=C_W)
-
-
-def _curves(depth: int) -> xr.Dataset:
-    reference = [layer for row in _REFERENCE.values() for layer in row]
-    chosen = np.unique(np.append(shown_layers(1, depth), reference))
-    starts = [(name, first) for name in _ACTIVATIONS for first in _FIRST]
-    found = [
-        exact_angles(_network(name, depth, 1), *_pair(first)).sel(layer=chosen)
-        for name, first in track(starts, "angle recursions")
-    ]
-    shape = (len(_ACTIVATIONS), len(_FIRST))
-    return labelled(
-        {
-            "psi": ("activation first layer", np.reshape([each.psi for each in found], (*shape, -1))),
-            "crossover_depth": (
-                "activation first",
-                np.reshape([each.attrs["crossover_depth"] for each in found], shape),
-            ),
-        },
-        activation=list(_ACTIVATIONS),
-        first=list(_FIRST),
-        layer=chosen,
-        rho=("activation", [each.attrs["rho"] for each in found[:: len(_FIRST)]]),
-    )
 
 
 def _measure(plan: AnglePlan, seed: Seed) -> xr.Dataset:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -266,7 +266,20 @@ def _figure(data: xr.Dataset) -> Figure:
         for column, name in enumerate(score["entry"].values):
             label = "" if column else case.removesuffix(", descent at 1.2")
             panel.curve(places, score.sel(entry=name), "o", label, color, hollow=column > 0)
-    _add_kernel(figure, data, present)
+    # Distance of the mean change of the kernel from theory, all its entries, over the size of the change.
+    n = data["width"].values
+    title = "mean change of the tangent kernel by training"
+    x, y = log("n", ticks=n), log("|n ΔNTK − theory| / |theory|", 0.004, 1.6)
+    panel = figure.panel(title, x, y, legend="upper center", legend_columns=2)
+    for (case, color), marker in zip(_COLORS.items(), "oosoosos"):
+        if case not in present:
+            continue
+        size, noise = kernel_deviation(present[case])
+        seen = size > noise  # less is noise alone, which has no place on this axis
+        widths = present[case]["width"].values[seen]
+        panel.curve(widths, size[seen], f"{marker}-", case, color, error=noise[seen], width=1, size=4.5)
+    panel.curve(n, 12.0 / n, "--", "", INK, width=1.2)
+    panel.note(n[-2], 12.0 / n[-2], "1/n", align="right", above=False)
     return figure
 
 
@@ -292,23 +305,6 @@ def _add_interaction(figure: Figure, title: str, cases: Sequence[xr.Dataset]) ->
         panel.curve(0, limit, "_", "", color, error=own["standard_error"], size=9)
     panel.curve([], [], "*", "theory, 1/n → 0", INK, hollow=True, size=11)
     panel.level(x=0, width=0.8)
-
-
-def _add_kernel(figure: Figure, data: xr.Dataset, cases: Mapping[str, xr.Dataset]) -> None:
-    """Distance of the mean change of the kernel from theory, all its entries, over the size of the change."""
-    n = data["width"].values
-    title = "mean change of the tangent kernel by training"
-    x, y = log("n", ticks=n), log("|n ΔNTK − theory| / |theory|", 0.004, 1.6)
-    panel = figure.panel(title, x, y, legend="upper center", legend_columns=2)
-    for (case, color), marker in zip(_COLORS.items(), "oosoosos"):
-        if case not in cases:
-            continue
-        size, noise = kernel_deviation(cases[case])
-        seen = size > noise  # less is noise alone, which has no place on this axis
-        widths = cases[case]["width"].values[seen]
-        panel.curve(widths, size[seen], f"{marker}-", case, color, error=noise[seen], width=1, size=4.5)
-    panel.curve(n, 12.0 / n, "--", "", INK, width=1.2)
-    panel.note(n[-2], 12.0 / n[-2], "1/n", align="right", above=False)
 
 
 INTERACTION = "interaction of output 0 at 0"

@@ -210,7 +210,29 @@ def nearly_gaussian(plan: GaussianPlan, seed: int) -> Result:
         found.append(cumulants.even_cumulants_from_moments(exact_moments(action, (2, 4, 6))))
     places = {"epsilon": _EPSILONS, "points": [2, 4, 6]}
     hierarchy = xr.Dataset({"cumulant": (("epsilon", "points"), np.abs(np.array(found)))}, places)
-    data = xr.merge([_one_variable(), _series(), hierarchy, _correlators(plan.draws, seed)])
+    # Relative error of Z = sum_k (-g/24)^k (4k-1)!! / k! cut off at each order.
+    orders = np.arange(_ORDERS + 1)
+    odd = np.array([math.prod(range(4 * k - 1, 0, -2)) / math.factorial(k) for k in orders])
+    errors = [np.abs(np.cumsum((-g / 24) ** orders * odd) / partition_ratio(g) - 1) for g in _SERIES]
+    series = xr.Dataset(
+        {"series_error": (("series_coupling", "order"), np.stack(errors))},
+        coords={"series_coupling": list(_SERIES), "order": orders},
+    )
+    # Exact and first-order Z, two-point and connected four-point of K = 1 against the coupling.
+    couplings = np.concatenate([_HALVED[::-1], [1.0, 2.0, 4.0]])
+    exact, first = [], []
+    for g in track(couplings, "couplings"):
+        action = QuarticAction([[1.0]], g)
+        second, fourth = cumulants.even_cumulants_from_moments(exact_moments(action, (2, 4)))
+        exact.append([partition_ratio(g), second, -fourth / g])
+        connected = -float(action.connected_four_point().item()) / g
+        first.append([action.partition_ratio(), float(action.two_point().item()), connected])
+    dims = ("coupling", "quantity")
+    one_variable = xr.Dataset(
+        {"exact": (dims, np.array(exact)), "first_order": (dims, np.array(first))},
+        coords={"coupling": couplings, "quantity": list(_QUANTITIES)},
+    )
+    data = xr.merge([one_variable, series, hierarchy, _correlators(plan.draws, seed)])
     # The coupling at which the first order of the connected four-point is wrong by a tenth of the exact value.
     one = data.sel(quantity=_QUANTITIES[2])
     wrong = np.abs(one.first_order / one.exact - 1).values
@@ -225,7 +247,24 @@ def nearly_gaussian(plan: GaussianPlan, seed: int) -> Result:
         errors.append(abs(inverse.coupling.item() - g))
     title = "coupling from measured correlators: power of g in the error"
     back = computed_row(title, 2.0, math.log2(errors[0] / errors[1]), 0.1)
-    rows = (*_power_rows(data), *_sample_rows(data), back, last)
+    # Samples against exact integrals, and first order against them with a coupling that is halved.
+    judgement = judge([(data.z.values, data.independent.values)])
+    rows = judgement_rows(judgement, "combinations of sampled correlators")
+    for label in ("11", "12", "1111", "1122"):
+        one = data.sel(correlator=label)
+        exact, first = float(one.integrated), float(one.perturbed)
+        title = f"three variables: {'two-point' if len(label) == 2 else 'connected'} {label}"
+        rows.append(Row(f"{title}, samples", exact, float(one.sampled), float(one.standard_error)))
+        rows.append(Row(f"{title}, first order (no coupling: {float(one.gaussian):.4g})", exact, first))
+    errors = []
+    for strength in (_WEAK, _WEAK / 2):
+        _, integrated, perturbed, _ = _exact_correlators(_example(strength))
+        errors.append(np.abs(integrated - perturbed))
+    fall = errors[0] / errors[1]
+    worst = fall[np.argmax(np.abs(fall - 4))]
+    title = f"three variables: error of first order falls per halving, {fall.size} correlators"
+    sample_rows = [*rows, computed_row(f"{title} (the least like 4)", 4.0, worst, 0.2)]
+    rows = (*_power_rows(data), *sample_rows, back, last)
     good = all(row.agrees is not False for row in rows)
     verdict = (
         f"First-order correlators {'agree' if good else 'do NOT agree'} with exact integrals and samples up to "
@@ -254,23 +293,6 @@ def partition_ratio(coupling: float) -> float:
     return float(kve(0.25, a) * math.sqrt(2 * a / math.pi))
 
 
-def _one_variable() -> xr.Dataset:
-    """Exact and first-order Z, two-point and connected four-point of K = 1 against the coupling."""
-    couplings = np.concatenate([_HALVED[::-1], [1.0, 2.0, 4.0]])
-    exact, first = [], []
-    for g in track(couplings, "couplings"):
-        action = QuarticAction([[1.0]], g)
-        second, fourth = cumulants.even_cumulants_from_moments(exact_moments(action, (2, 4)))
-        exact.append([partition_ratio(g), second, -fourth / g])
-        connected = -float(action.connected_four_point().item()) / g
-        first.append([action.partition_ratio(), float(action.two_point().item()), connected])
-    dims = ("coupling", "quantity")
-    return xr.Dataset(
-        {"exact": (dims, np.array(exact)), "first_order": (dims, np.array(first))},
-        coords={"coupling": couplings, "quantity": list(_QUANTITIES)},
-    )
-
-
 def _power_rows(data: xr.Dataset) -> list[Row]:
     """Powers between the two smallest couplings, and the order at which the series of Z is best."""
     rows, error = [], np.abs(data.exact - data.first_order)
@@ -289,17 +311,6 @@ def _power_rows(data: xr.Dataset) -> list[Row]:
         title = f"order at which the series of Z is best, g = {g:g} (3 / 2g)"
         rows.append(Row(title, expected, best, agrees=bool(abs(best - expected) <= 1)))
     return rows
-
-
-def _series() -> xr.Dataset:
-    """Relative error of Z = sum_k (-g/24)^k (4k-1)!! / k! cut off at each order."""
-    orders = np.arange(_ORDERS + 1)
-    odd = np.array([math.prod(range(4 * k - 1, 0, -2)) / math.factorial(k) for k in orders])
-    errors = [np.abs(np.cumsum((-g / 24) ** orders * odd) / partition_ratio(g) - 1) for g in _SERIES]
-    return xr.Dataset(
-        {"series_error": (("series_coupling", "order"), np.stack(errors))},
-        coords={"series_coupling": list(_SERIES), "order": orders},
-    )
 
 
 def _example(strength: float) -> QuarticAction:
@@ -345,26 +356,6 @@ def _exact_correlators(action: QuarticAction) -> tuple[list[str], FloatArray, Fl
     first = np.array([*(two[pair] for pair in _PAIRS), *(connected[indices] for indices in _FOURS)])
     gaussian = np.array([*(action.K[pair] for pair in _PAIRS), *np.zeros(len(_FOURS))])
     return labels, exact, first, gaussian
-
-
-def _sample_rows(data: xr.Dataset) -> list[Row]:
-    """Samples against exact integrals, and first order against them with a coupling that is halved."""
-    judgement = judge([(data.z.values, data.independent.values)])
-    rows = judgement_rows(judgement, "combinations of sampled correlators")
-    for label in ("11", "12", "1111", "1122"):
-        one = data.sel(correlator=label)
-        exact, first = float(one.integrated), float(one.perturbed)
-        title = f"three variables: {'two-point' if len(label) == 2 else 'connected'} {label}"
-        rows.append(Row(f"{title}, samples", exact, float(one.sampled), float(one.standard_error)))
-        rows.append(Row(f"{title}, first order (no coupling: {float(one.gaussian):.4g})", exact, first))
-    errors = []
-    for strength in (_WEAK, _WEAK / 2):
-        _, integrated, perturbed, _ = _exact_correlators(_example(strength))
-        errors.append(np.abs(integrated - perturbed))
-    fall = errors[0] / errors[1]
-    worst = fall[np.argmax(np.abs(fall - 4))]
-    title = f"three variables: error of first order falls per halving, {fall.size} correlators"
-    return [*rows, computed_row(f"{title} (the least like 4)", 4.0, worst, 0.2)]
 
 
 def _gaussian_figure(data: xr.Dataset) -> Figure:

@@ -43,7 +43,7 @@ from foretrain.theory.prediction.infinite_width.one_training_input import (
 )
 
 if TYPE_CHECKING:
-    from foretrain.compare.trained import TrainedComparison
+    pass
 
 PLANS: dict[str, Any] = {}
 
@@ -85,7 +85,25 @@ def nearby_inputs(plan: NearbyPlan, seed: int) -> Result:
     (10.94) whatever the inputs. For rates equal in all layers (10.80) lacks a term. Real networks, trained on one
     input, check the measure.
     """
-    smooth, angles = _smooth_flows(plan.depth), _angle_flows(plan.angle_depth)
+    # cos zeta of ReLU from several angles, and of a linear network from one, at every depth.
+    layers = shown_layers(1, plan.angle_depth, _SHOWN_LAYERS)
+    mlp = MLP.critical("relu", plan.angle_depth, width=1, n_in=2).replace(**_RATES)
+    flows = [
+        tangent_angles(mlp, _circle(0.0), _circle(angle)).sel(layer=layers)
+        for angle in track(_ANGLES, "angles of ReLU")
+    ]
+    straight = MLP.critical("linear", 50, width=1, n_in=2).replace(**_RATES)
+    linear = tangent_angles(straight, _circle(0.0), _circle(1.0))
+    variables = {
+        f"relu_{name}": (("angle", "angle_layer"), np.stack([flow[name].values for flow in flows]))
+        for name in ("cos_zeta", "robustness", "variance")
+    }
+    angle_flows = xr.Dataset(
+        {**variables, "linear_cos_zeta": ("linear_layer", linear.cos_zeta.values)},
+        coords={"angle": list(_ANGLES), "angle_layer": layers, "linear_layer": linear.layer.values},
+        attrs={"kernel": float(mlp.C_W[0])},  # of an input with mean square one
+    )
+    smooth, angles = _smooth_flows(plan.depth), angle_flows
     trained, trained_rows, agree = _trained(plan, seed)
     data = xr.merge([smooth, angles, trained])
     rows = [*_law_rows(smooth), *_constant_rows(smooth)]
@@ -191,27 +209,6 @@ def _scaled(one: xr.Dataset) -> xr.DataArray:
 def _circle(angle: float) -> FloatArray:
     """A point at this angle on the circle of mean square one."""
     return math.sqrt(2) * np.array([np.cos(angle), np.sin(angle)])
-
-
-def _angle_flows(depth: int) -> xr.Dataset:
-    """cos zeta of ReLU from several angles, and of a linear network from one, at every depth."""
-    layers = shown_layers(1, depth, _SHOWN_LAYERS)
-    mlp = MLP.critical("relu", depth, width=1, n_in=2).replace(**_RATES)
-    flows = [
-        tangent_angles(mlp, _circle(0.0), _circle(angle)).sel(layer=layers)
-        for angle in track(_ANGLES, "angles of ReLU")
-    ]
-    straight = MLP.critical("linear", 50, width=1, n_in=2).replace(**_RATES)
-    linear = tangent_angles(straight, _circle(0.0), _circle(1.0))
-    variables = {
-        f"relu_{name}": (("angle", "angle_layer"), np.stack([flow[name].values for flow in flows]))
-        for name in ("cos_zeta", "robustness", "variance")
-    }
-    return xr.Dataset(
-        {**variables, "linear_cos_zeta": ("linear_layer", linear.cos_zeta.values)},
-        coords={"angle": list(_ANGLES), "angle_layer": layers, "linear_layer": linear.layer.values},
-        attrs={"kernel": float(mlp.C_W[0])},  # of an input with mean square one
-    )
 
 
 def _measure(mlp: MLP, angle: float) -> float:
@@ -328,7 +325,37 @@ def interpolation(plan: BetweenPlan, seed: int) -> Result:
     (train, tests), targets = _line(_ASKED), np.array(_TARGETS)[:, None]
     mlp, how = _network(plan.widths[0]), {"widths": plan.widths, "draws": plan.draws}
     found = compare_trained(mlp, train, targets, tests, seed=smooth, **how)  # type: ignore[arg-type]
-    data = xr.merge([_expansions(), _train_linear(plan, linear), _trained_table(found)])
+    # Distance of narrow deep linear networks, really trained, from the straight line: (networks,).
+    from foretrain.compare.trained import Training, train_ensemble
+
+    mlp = MLP("linear", 4, plan.linear_width, n_in=3, C_b=0.1, C_W=1.0, lambda_b=0.2, lambda_W=0.8)
+    train, tests = _line(_TRAINED_PLACES)
+    largest = float(np.linalg.eigvalsh(output_kernels(mlp, train).Theta_train)[-1])
+    training = Training(np.array(_TARGETS)[:, None], 0.3 / largest)
+    ensemble = train_ensemble(mlp, train, tests, training, plan.linear_draws, seed=linear)
+    straight = _TRAINED_PLACES * _TARGETS[0] + (1 - _TRAINED_PLACES) * _TARGETS[1]
+    error = np.abs(ensemble.end[:, len(train) :, 0] - straight).max(axis=1)
+    # Means less the straight line, measured and exact, and the exact ones on a fine grid.
+    fine = np.linspace(-0.7, 1.7, 97)
+    pair = _pair(_apart("unequal norms", 1.0))
+    places = np.flatnonzero(found.of("mean"))
+
+    def bend(s: FloatArray, mean: FloatArray) -> FloatArray:
+        return np.asarray(mean - s * _TARGETS[0] - (1 - s) * _TARGETS[1])
+
+    exact = on_the_line(_network(), *pair, *_TARGETS, fine).mean.values[:, 0]
+    series = tangent_series(_network(), _BETWEEN_MIDDLE, pair[0] - pair[1])
+    trained_table = xr.Dataset(
+        {
+            "trained_bend": ("place", bend(_ASKED, found.limit[places])),
+            "trained_error": ("place", found.standard_error[places]),
+            "exact_bend": ("fine", bend(fine, exact)),
+            "expanded_bend": ("fine", bend(fine, expanded_prediction(series, fine, *_TARGETS))),
+            "printed_bend": ("fine", bend(fine, expanded_mean_as_printed(series, fine, *_TARGETS))),
+        },
+        coords={"place": _ASKED, "fine": fine},
+    )
+    data = xr.merge([_expansions(), xr.Dataset({"straight_error": ("linear_network", error)}), trained_table])
     series = tangent_series(_network(), _BETWEEN_MIDDLE, _apart("unequal norms", 1.0))
     rows = [
         computed_row(f"tanh, L = 3: {name}", value, float(getattr(series, key)), 1.01 * digits)
@@ -425,43 +452,6 @@ def _line(places: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Training inputs x_+ and x_-, and inputs at these places of the line through them."""
     train = np.stack(_pair(_apart("unequal norms", 1.0)))
     return train, places[:, None] * train[0] + (1 - places[:, None]) * train[1]
-
-
-def _train_linear(plan: BetweenPlan, seed: Seed) -> xr.Dataset:
-    """Distance of narrow deep linear networks, really trained, from the straight line: (networks,)."""
-    from foretrain.compare.trained import Training, train_ensemble
-
-    mlp = MLP("linear", 4, plan.linear_width, n_in=3, C_b=0.1, C_W=1.0, lambda_b=0.2, lambda_W=0.8)
-    train, tests = _line(_TRAINED_PLACES)
-    largest = float(np.linalg.eigvalsh(output_kernels(mlp, train).Theta_train)[-1])
-    training = Training(np.array(_TARGETS)[:, None], 0.3 / largest)
-    ensemble = train_ensemble(mlp, train, tests, training, plan.linear_draws, seed=seed)
-    straight = _TRAINED_PLACES * _TARGETS[0] + (1 - _TRAINED_PLACES) * _TARGETS[1]
-    error = np.abs(ensemble.end[:, len(train) :, 0] - straight).max(axis=1)
-    return xr.Dataset({"straight_error": ("linear_network", error)})
-
-
-def _trained_table(found: TrainedComparison) -> xr.Dataset:
-    """Means less the straight line, measured and exact, and the exact ones on a fine grid."""
-    fine = np.linspace(-0.7, 1.7, 97)
-    pair = _pair(_apart("unequal norms", 1.0))
-    places = np.flatnonzero(found.of("mean"))
-
-    def bend(s: FloatArray, mean: FloatArray) -> FloatArray:
-        return np.asarray(mean - s * _TARGETS[0] - (1 - s) * _TARGETS[1])
-
-    exact = on_the_line(_network(), *pair, *_TARGETS, fine).mean.values[:, 0]
-    series = tangent_series(_network(), _BETWEEN_MIDDLE, pair[0] - pair[1])
-    return xr.Dataset(
-        {
-            "trained_bend": ("place", bend(_ASKED, found.limit[places])),
-            "trained_error": ("place", found.standard_error[places]),
-            "exact_bend": ("fine", bend(fine, exact)),
-            "expanded_bend": ("fine", bend(fine, expanded_prediction(series, fine, *_TARGETS))),
-            "printed_bend": ("fine", bend(fine, expanded_mean_as_printed(series, fine, *_TARGETS))),
-        },
-        coords={"place": _ASKED, "fine": fine},
-    )
 
 
 def _between_figure(data: xr.Dataset) -> Figure:

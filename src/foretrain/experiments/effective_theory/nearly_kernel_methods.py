@@ -452,12 +452,7 @@ def _quadratic_figure(data: xr.Dataset) -> Figure:
         label, color = _LOOKS[name]
         panel.level(y=data.rate_limit.sel(end=name), label=label, color=color, dash="--", width=1.2)
     panel.level(y=0, color=INK)
-    _add_line(figure, data)
-    return figure
-
-
-def _add_line(figure: Figure, data: xr.Dataset) -> None:
-    """Fits of the noisy line by gradient flow, and their distance from the line for every algorithm."""
+    # Fits of the noisy line by gradient flow, and their distance from the line for every algorithm.
     panel = figure.panel("Polynomial regression of a noisy line, gradient flow", x="x", y="y")
     own = data.sel(end="flow")
     panel.curve(data.x, data.line_truth, "--", "the line", INK, width=1.2)
@@ -478,6 +473,7 @@ def _add_line(figure: Figure, data: xr.Dataset) -> None:
             panel.curve(data.line_epsilon, left, style, label if style == "-" else "", color)
     panel.legend_entry("-", "formula")
     panel.legend_entry("o", "trained")
+    return figure
 
 
 _NETWORKS = (("tanh", 2), ("gelu", 2), ("tanh", 3))  # activation and depth

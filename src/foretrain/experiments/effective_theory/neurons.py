@@ -261,7 +261,38 @@ def mutual_information(plan: InformationPlan, seed: int) -> Result:
     ten.
     """
     wide, narrow = spawn(seed, 2)
-    data = xr.merge([_curves(), _wide_networks(plan.draws, wide), _tanh_networks(plan.tanh_draws, narrow)])
+    # Printed, complete and exact information of scale-invariant networks by nu r.
+    exact = [
+        [mixture_information(log_normal_law(float(y)), m, m).value for y in _SPREADS]
+        for m in _INFORMATION_GROUPS
+    ]
+    curves = {
+        "exact": exact,
+        "printed": [printed_information(m, m, _SPREADS) for m in _INFORMATION_GROUPS],
+        "complete": [complete_information(m, m, _SPREADS, "scale-invariant") for m in _INFORMATION_GROUPS],
+        "complete_zero": [complete_information(m, m, _SPREADS, "K*=0") for m in _INFORMATION_GROUPS],
+    }
+    curves_found = xr.Dataset(
+        {name: (("neurons", "spread"), values) for name, values in curves.items()},
+        coords={"neurons": list(_INFORMATION_GROUPS), "spread": _SPREADS},
+    )
+    # Width ten, K = 1 at the first layer, at the layers of the reference.
+    layers = list(_TANH)
+    mlp = MLP("tanh", depth=max(layers), width=_TANH_WIDTH, n_in=1, n_out=_TANH_WIDTH)
+    found = []
+    for layer, own in track(with_seeds(layers, narrow), "tanh networks"):
+        law = sampled_law(mlp, [1.0], plan.tanh_draws, layer=layer, seed=own)
+        found.append([mixture_information(law, m, m) for m in _INFORMATION_GROUPS])
+    dims = ("layer", "neurons")
+    tanh_networks = xr.Dataset(
+        {
+            "tanh": (dims, [[each.value for each in row] for row in found]),
+            "tanh_error": (dims, [[each.standard_error for each in row] for row in found]),
+            "tanh_reference": (dims, list(_TANH.values())),
+        },
+        coords={"layer": layers},
+    )
+    data = xr.merge([curves_found, _wide_networks(plan.draws, wide), tanh_networks])
     rows = []
     for name, reference in (("exact", _EXACT), ("(A.71)", _PRINTED)):
         for multiple, expected in reference.items():
@@ -284,24 +315,6 @@ def mutual_information(plan: InformationPlan, seed: int) -> Result:
         f"where the exact one is {ratio:.2g} times as large, and is negative beyond 3/2 r*."
     )
     return Result(verdict, tuple(rows), data, _information_figure)
-
-
-def _curves() -> xr.Dataset:
-    """Printed, complete and exact information of scale-invariant networks by nu r."""
-    exact = [
-        [mixture_information(log_normal_law(float(y)), m, m).value for y in _SPREADS]
-        for m in _INFORMATION_GROUPS
-    ]
-    curves = {
-        "exact": exact,
-        "printed": [printed_information(m, m, _SPREADS) for m in _INFORMATION_GROUPS],
-        "complete": [complete_information(m, m, _SPREADS, "scale-invariant") for m in _INFORMATION_GROUPS],
-        "complete_zero": [complete_information(m, m, _SPREADS, "K*=0") for m in _INFORMATION_GROUPS],
-    }
-    return xr.Dataset(
-        {name: (("neurons", "spread"), values) for name, values in curves.items()},
-        coords={"neurons": list(_INFORMATION_GROUPS), "spread": _SPREADS},
-    )
 
 
 def _wide_networks(draws: int, seed: Seed) -> xr.Dataset:
@@ -329,25 +342,6 @@ def _wide_networks(draws: int, seed: Seed) -> xr.Dataset:
     return xr.Dataset(
         {name: (("network", "neurons"), values) for name, values in columns.items()},
         coords={key: ("network", list(values)) for key, values in labels.items()},
-    )
-
-
-def _tanh_networks(draws: int, seed: Seed) -> xr.Dataset:
-    """Width ten, K = 1 at the first layer, at the layers of the reference."""
-    layers = list(_TANH)
-    mlp = MLP("tanh", depth=max(layers), width=_TANH_WIDTH, n_in=1, n_out=_TANH_WIDTH)
-    found = []
-    for layer, own in track(with_seeds(layers, seed), "tanh networks"):
-        law = sampled_law(mlp, [1.0], draws, layer=layer, seed=own)
-        found.append([mixture_information(law, m, m) for m in _INFORMATION_GROUPS])
-    dims = ("layer", "neurons")
-    return xr.Dataset(
-        {
-            "tanh": (dims, [[each.value for each in row] for row in found]),
-            "tanh_error": (dims, [[each.standard_error for each in row] for row in found]),
-            "tanh_reference": (dims, list(_TANH.values())),
-        },
-        coords={"layer": layers},
     )
 
 

@@ -57,7 +57,15 @@ def network(width: int) -> MLP:
 def gradient_step(plan: WidthPlan, seed: int) -> Result:
     """Orders in eta of one network's step, and the mean first-order step of ensembles."""
     own, others = spawn(seed, 2)
-    data = xarray.merge([_one_network(own), _ensembles(plan.draws, others)])
+
+    # d z / d eta at eta = 0 of real networks: its moments at every width, their limit, and infinite width.
+    def moments_by_batch(width: int, count: int, own: Seed) -> FloatArray:
+        slopes = np.stack(np.split(_slopes(network(width), count, own), _BATCHES))
+        return np.concatenate([slopes.mean(axis=1), slopes.var(axis=1, ddof=1)], axis=1)
+
+    labels, theory = _theory()
+    ensembles = limits_of_batches(plan.draws, others, moments_by_batch, theory, "moment", labels)
+    data = xarray.merge([_one_network(own), ensembles])
     judgement = judge([(data.z.values, data.independent.values)])
     rows = (
         *_order_rows(data),
@@ -117,17 +125,6 @@ def _one_network(seed: Seed) -> xarray.Dataset:
         kernel_order=[1, 2],
         curve=["real", "first order", "second order"],
     )
-
-
-def _ensembles(draws: dict[int, int], seed: Seed) -> xarray.Dataset:
-    """d z / d eta at eta = 0 of real networks: its moments at every width, their limit, and infinite width."""
-
-    def moments_by_batch(width: int, count: int, own: Seed) -> FloatArray:
-        slopes = np.stack(np.split(_slopes(network(width), count, own), _BATCHES))
-        return np.concatenate([slopes.mean(axis=1), slopes.var(axis=1, ddof=1)], axis=1)
-
-    labels, theory = _theory()
-    return limits_of_batches(draws, seed, moments_by_batch, theory, "moment", labels)
 
 
 def _slopes(mlp: MLP, draws: int, seed: Seed) -> FloatArray:

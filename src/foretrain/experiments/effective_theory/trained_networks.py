@@ -300,7 +300,19 @@ def trained_ensembles(plan: EnsemblePlan, seed: int, parts: Parts) -> Result:
         f"Trained networks against the prediction at infinite width: {', '.join(said)}; "
         f"{agreeing(rows)} checks agree."
     )
-    return Result(verdict, rows, _dataset(tasks, found, shown), _ensemble_figure)
+    # Both comparisons side by side: the names of one begin with its task.
+    both = []
+    for task in tasks:
+        name = task.name
+        added: dict[str, Any] = {f"network_{key}": value for key, value in shown[name].items()}
+        for key, values in zip(POSITIONS, task.positions or ()):
+            added[key] = (key.removeprefix("position_"), values)
+        whole = found[name].to_dataset().assign(added)
+        whole = whole.assign_attrs(shown_width=shown[name].attrs["width"])
+        names = {str(key): f"{name}_{key}" for key in (*whole.variables, *whole.dims)}
+        attributes = {f"{name}_{key}": value for key, value in whole.attrs.items()}
+        both.append(whole.rename(names).drop_attrs(deep=False).assign_attrs(attributes))
+    return Result(verdict, rows, xr.merge(both, combine_attrs="no_conflicts"), _ensemble_figure)
 
 
 def angle_task() -> Task:
@@ -367,24 +379,6 @@ def _rows(task: Task, found: TrainedComparison, shown: xr.Dataset) -> list[Row]:
 def _share_row(title: str, hits: NDArray[np.bool_], expected: float) -> Row:
     """A share with the standard error over networks, whose outputs hang together."""
     return measured_row(title, expected, *sampled(hits.mean(axis=1)), _ALLOWED)
-
-
-def _dataset(
-    tasks: tuple[Task, ...], found: dict[str, TrainedComparison], shown: dict[str, xr.Dataset]
-) -> xr.Dataset:
-    """Both comparisons side by side: the names of one begin with its task."""
-    both = []
-    for task in tasks:
-        name = task.name
-        added: dict[str, Any] = {f"network_{key}": value for key, value in shown[name].items()}
-        for key, values in zip(POSITIONS, task.positions or ()):
-            added[key] = (key.removeprefix("position_"), values)
-        whole = found[name].to_dataset().assign(added)
-        whole = whole.assign_attrs(shown_width=shown[name].attrs["width"])
-        names = {str(key): f"{name}_{key}" for key in (*whole.variables, *whole.dims)}
-        attributes = {f"{name}_{key}": value for key, value in whole.attrs.items()}
-        both.append(whole.rename(names).drop_attrs(deep=False).assign_attrs(attributes))
-    return xr.merge(both, combine_attrs="no_conflicts")
 
 
 def task_of(data: xr.Dataset, name: str) -> xr.Dataset:

@@ -31,7 +31,7 @@ from foretrain.saddle import (
 from foretrain.saddle.modes import graded_example, schur_perron, truncated_growth
 from foretrain.support.answers import INK, PALETTE, Axis, Figure, log
 from foretrain.support.progress import track
-from foretrain.support.seeds import Seed, generator, integer, spawn
+from foretrain.support.seeds import generator, integer, spawn
 from foretrain.theory.architecture import FloatArray
 
 if TYPE_CHECKING:
@@ -510,7 +510,25 @@ def saddle_corrections(plan: CorrectionsPlan, seed: int) -> Result:
     """
     # Growth rates of a graded matrix of our own when only some amplitudes of its second group are kept.
     growth, kept = truncated_growth(*graded_example(_SIZES)), np.arange(1, _SIZES + 1)
-    data = _coefficients(plan.halvings).assign_coords(kept=kept).assign(growth=("kept", growth))
+    # From K t less its leading term at two scales: what multiplies eps^-p / p, or log(1/eps) where p = 0.
+    scales = 0.08 * 0.5 ** np.arange(plan.halvings + 1)
+    measured, derived, printed = [], [], []
+    for name, depth in track(_CASES, "activations and depths"):
+        found = classify(name)
+        assert found.q is not None
+        K = coupling(name, depth, _WIDTH)
+        times = np.array([K * _time(name, [float(e)] * depth, "reduced") for e in scales])
+        rest = times - scales ** (2.0 - depth) / (depth - 2)
+        power = depth - 1 - found.q
+        unit = -np.log(scales) if power == 0 else scales ** float(-power) / power
+        measured.append(-np.diff(rest) / np.diff(unit))
+        derived.append(-balanced_coefficient(found, depth))
+        printed.append(printed_lambda(name))
+    laws = {"derived": ("case", derived), "printed": ("case", printed)}
+    values = {"measured": (("case", "halving"), np.array(measured)), **laws}
+    cases = [f"{name}, L = {depth}" for name, depth in _CASES]
+    coefficients = xr.Dataset(values, coords={"case": cases, "scale": ("halving", scales[1:])})
+    data = coefficients.assign_coords(kept=kept).assign(growth=("kept", growth))
     rows = []
     for (depth, epsilon), reference in _REFERENCE.items():
         for method, word, value in zip(("reduced", "leading"), ("exact", "leading"), reference, strict=True):
@@ -522,7 +540,24 @@ def saddle_corrections(plan: CorrectionsPlan, seed: int) -> Result:
     two = _time("tanh", [0.0, 0.0, 0.1, 0.1], "reduced")
     when = "never" if np.isinf(two) else f"at {two:.4g}"
     rows.append(claim_row("tanh, L = 4, two layers at zero: escapes", "never", when, np.isinf(two)))
-    rows += [*_coefficient_rows(data), *_matrix_rows(plan.matrices, seed)]
+    # Prop. 24 against eigenvalues of random block matrices.
+    source = generator(seed)
+    wrong, worst = 0, 0.0
+    for _ in range(plan.matrices):
+        A, D = source.uniform(0.5, 3, 3), source.uniform(0.5, 3, 4)
+        B, C = (source.uniform(0, 1.2, shape) for shape in ((3, 4), (4, 3)))
+        whole = np.block([[-np.diag(A), B], [C, -np.diag(D)]])
+        largest = float(np.linalg.eigvals(whole).real.max())
+        found = schur_perron(A, B, C, D)
+        wrong += (found.growth is not None) != (largest > 0)
+        if found.growth is not None:
+            worst = max(worst, abs(found.growth - largest))
+    title = f"Prop. 24: random block matrices of {plan.matrices} whose growth the gain misjudges"
+    matrix_rows = [
+        Row(title, 0, wrong, agrees=not wrong),
+        computed_row("Prop. 24: largest distance of the rate (57) from the eigenvalue", 0.0, worst, 1e-10),
+    ]
+    rows += [*_coefficient_rows(data), *matrix_rows]
     least = float(np.diff(data.growth.dropna("kept").values).min())
     title = "Theorem 25: each further amplitude of a graded matrix adds to the growth rate, at least"
     rows.append(claim_row(title, "above 0", least, least > 0, "a matrix of our own, not a network's"))
@@ -539,27 +574,6 @@ def saddle_corrections(plan: CorrectionsPlan, seed: int) -> Result:
 def _time(name: str, scales: list[float], method: str) -> float:
     found = escape_time(name, scales, width=_WIDTH, threshold=_THRESHOLD, method=method)  # type: ignore[arg-type]
     return float(found)
-
-
-def _coefficients(halvings: int) -> xr.Dataset:
-    """From K t less its leading term at two scales: what multiplies eps^-p / p, or log(1/eps) where p = 0."""
-    scales = 0.08 * 0.5 ** np.arange(halvings + 1)
-    measured, derived, printed = [], [], []
-    for name, depth in track(_CASES, "activations and depths"):
-        found = classify(name)
-        assert found.q is not None
-        K = coupling(name, depth, _WIDTH)
-        times = np.array([K * _time(name, [float(e)] * depth, "reduced") for e in scales])
-        rest = times - scales ** (2.0 - depth) / (depth - 2)
-        power = depth - 1 - found.q
-        unit = -np.log(scales) if power == 0 else scales ** float(-power) / power
-        measured.append(-np.diff(rest) / np.diff(unit))
-        derived.append(-balanced_coefficient(found, depth))
-        printed.append(printed_lambda(name))
-    laws = {"derived": ("case", derived), "printed": ("case", printed)}
-    values = {"measured": (("case", "halving"), np.array(measured)), **laws}
-    cases = [f"{name}, L = {depth}" for name, depth in _CASES]
-    return xr.Dataset(values, coords={"case": cases, "scale": ("halving", scales[1:])})
 
 
 def _coefficient_rows(data: xr.Dataset) -> list[Row]:
@@ -585,26 +599,6 @@ def _coefficient_rows(data: xr.Dataset) -> list[Row]:
     title, sign = "tanh, L = 4: sign of λ log(1/ε) in K t, theorem 5", "−" if minus else "+"
     note = "corollary 17 has the minus that the exact flow shows"
     return [*rows, claim_row(title, "+", sign, not minus, note, disputed=True)]
-
-
-def _matrix_rows(matrices: int, seed: Seed) -> list[Row]:
-    """Prop. 24 against eigenvalues of random block matrices."""
-    source = generator(seed)
-    wrong, worst = 0, 0.0
-    for _ in range(matrices):
-        A, D = source.uniform(0.5, 3, 3), source.uniform(0.5, 3, 4)
-        B, C = (source.uniform(0, 1.2, shape) for shape in ((3, 4), (4, 3)))
-        whole = np.block([[-np.diag(A), B], [C, -np.diag(D)]])
-        largest = float(np.linalg.eigvals(whole).real.max())
-        found = schur_perron(A, B, C, D)
-        wrong += (found.growth is not None) != (largest > 0)
-        if found.growth is not None:
-            worst = max(worst, abs(found.growth - largest))
-    title = f"Prop. 24: random block matrices of {matrices} whose growth the gain misjudges"
-    return [
-        Row(title, 0, wrong, agrees=not wrong),
-        computed_row("Prop. 24: largest distance of the rate (57) from the eigenvalue", 0.0, worst, 1e-10),
-    ]
 
 
 def _corrections_draw(data: xr.Dataset) -> Figure:

@@ -56,7 +56,22 @@ PLANS = plans(quick=Plan(4, 400, 300), paper=Plan(40, 4_000, 3_000))
 def imbalance_identity(plan: Plan, seed: int) -> Result:
     """Drifts of the imbalance against the identity, along descents, by class, and for small layers."""
     moments, powers, descents = spawn(seed, 3)
-    data = xarray.merge([_identities(plan, moments), _powers(plan, powers), _descents(plan, descents)])
+    # Change of the imbalance of layers 1 and 2 along descents, and what the identity leaves of it.
+    from foretrain.empirical.imbalance import record_imbalance
+
+    first, second = spawn(descents, 2)
+    batches, records = [_samples(plan.samples, second)] * plan.steps, []
+
+    def half_mean_square(outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return 0.5 * ((outputs - y) ** 2).mean()
+
+    for name in track(_CLASSES, "descents"):
+        records.append(record_imbalance(_network(name, 0.7, first), batches, half_mean_square, lr=0.02))
+    dims, values = ("activation", "step", "pair"), ("change", "second_order")
+    courses = {name: (dims, np.stack([record[name].values for record in records])) for name in values}
+    left = [np.abs(record["difference"].values).max() for record in records]
+    descents_found = xarray.Dataset({**courses, "left": ("activation", left)}, {"activation": list(_CLASSES)})
+    data = xarray.merge([_identities(plan, moments), _powers(plan, powers), descents_found])
     rows = []
     for name, letter in _CLASSES.items():
         own, title = data.sel(activation=name), f"{name} (class {letter})"
@@ -157,24 +172,6 @@ def _power_rows(data: xarray.Dataset) -> list[Row]:
             title = f"{name}: power of ε in the drift of layers {layer} and {layer + 1} (28)"
             rows.append(Row(title, expected, here, error, agrees))
     return rows
-
-
-def _descents(plan: Plan, seed: Seed) -> xarray.Dataset:
-    """Change of the imbalance of layers 1 and 2 along descents, and what the identity leaves of it."""
-    from foretrain.empirical.imbalance import record_imbalance
-
-    first, second = spawn(seed, 2)
-    batches, records = [_samples(plan.samples, second)] * plan.steps, []
-
-    def half_mean_square(outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        return 0.5 * ((outputs - y) ** 2).mean()
-
-    for name in track(_CLASSES, "descents"):
-        records.append(record_imbalance(_network(name, 0.7, first), batches, half_mean_square, lr=0.02))
-    dims, values = ("activation", "step", "pair"), ("change", "second_order")
-    courses = {name: (dims, np.stack([record[name].values for record in records])) for name in values}
-    left = [np.abs(record["difference"].values).max() for record in records]
-    return xarray.Dataset({**courses, "left": ("activation", left)}, {"activation": list(_CLASSES)})
 
 
 def _draw(data: xarray.Dataset) -> Figure:

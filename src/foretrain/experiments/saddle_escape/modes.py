@@ -113,7 +113,22 @@ def saddle_modes(plan: Plan, seed: int) -> Result:
     data.attrs |= {"homotopy_end": plan.block * splits[-1].end, "conservation": kept, "width": plan.width}
     data.attrs |= {"block_width": plan.block, "betas": list(plan.betas), "threshold": _THRESHOLD}
     data.attrs |= {"start_scale": plan.epsilon, "points": plan.points, "samples": plan.samples}
-    rows = (*network_rows(data), *_mode_rows(data, plan.descent), *homotopy_rows(data), *_order_rows(data))
+    # Which of two modes is first.
+    law, fact = data["rate_ratio"] > 1, data["time_ratio"] > 1
+    right, total = int((law == fact).sum()), law.size
+    title, all_of = "pairs of modes that Γ_k orders rightly", f"{total} of {total}"
+    note = (
+        "Where it fails, a block with larger scales learns the stronger mode instead of its own: its rows turn to "
+        "v_1 before they grow along v_2."
+    )
+    first = claim_row(title, all_of, f"{right} of {total}", right == total, note, disputed=True)
+    places = [
+        f"β = {float(data.strength[row]):g}, r = {float(data.critical_depth[column]):g}"
+        for row, column in np.argwhere((law & fact).values)
+    ]
+    title, note = "a weaker mode with larger scales goes first", f"At {', '.join(places)}." if places else ""
+    order_rows = [first, claim_row(title, "yes", "yes" if places else "no", bool(places), note)]
+    rows = (*network_rows(data), *_mode_rows(data, plan.descent), *homotopy_rows(data), *order_rows)
     right = int(((data["rate_ratio"] > 1) == (data["time_ratio"] > 1)).sum())
     network, leading, alone = (float(data[name][0]) for name in ("network_escape", "leading", "alone"))
     verdict = (
@@ -317,24 +332,6 @@ def homotopy_rows(data: xarray.Dataset) -> list[Row]:
         title = f"mode 1: T(1) and homotopy identity, {nodes} nodes"
         rows.append(claim_row(title, end, time, agrees, note if nodes == 2 else ""))
     return [*rows, claim_row("largest |p · f - 1| along the adjoint", "< 1e-06", kept, kept < 1e-6)]
-
-
-def _order_rows(data: xarray.Dataset) -> list[Row]:
-    """Which of two modes is first."""
-    law, fact = data["rate_ratio"] > 1, data["time_ratio"] > 1
-    right, total = int((law == fact).sum()), law.size
-    title, all_of = "pairs of modes that Γ_k orders rightly", f"{total} of {total}"
-    note = (
-        "Where it fails, a block with larger scales learns the stronger mode instead of its own: its rows turn to "
-        "v_1 before they grow along v_2."
-    )
-    first = claim_row(title, all_of, f"{right} of {total}", right == total, note, disputed=True)
-    places = [
-        f"β = {float(data.strength[row]):g}, r = {float(data.critical_depth[column]):g}"
-        for row, column in np.argwhere((law & fact).values)
-    ]
-    title, note = "a weaker mode with larger scales goes first", f"At {', '.join(places)}." if places else ""
-    return [first, claim_row(title, "yes", "yes" if places else "no", bool(places), note)]
 
 
 def _draw(data: xarray.Dataset) -> Figure:
