@@ -79,8 +79,8 @@ def test_people_see_source_table_and_verdict(capsys: pytest.CaptureFixture[str])
     assert main(["reproduce", "made-up"]) == 0
     text = capsys.readouterr().out
     assert "nobody, figure 0" in text
-    assert "two-point                      1  1.02            0.01  2  yes" in text
-    assert "escape time                  inf   inf" in text
+    assert "two-point           1  1.02            0.01  2  yes" in text
+    assert "escape time       inf   inf" in text
     assert text.endswith("It agrees.\n")
 
 

@@ -129,7 +129,21 @@ class Training:
         own = self.loss is not None and ":" in self.loss
         loss = load_callable(str(self.loss)) if own else self.loss
         named_loss(loss)
-        self._check()
+        if self._name != "shampoo" and self._name not in _torch_optimizers():
+            raise unknown_name("`optimizer`", self._name, [*_torch_optimizers(), "shampoo"])
+        if self.lr is not None and not 0 < self.lr < float("inf"):
+            raise InputError(f"--lr is {self.lr:g}: give a positive learning rate.")
+        if not 0 <= self.momentum < 1:
+            raise InputError(f"--momentum is {self.momentum:g}: give a number from 0 to below 1.")
+        if not 0 <= self.weight_decay < float("inf"):
+            raise InputError(f"--weight-decay is {self.weight_decay:g}: give a number from 0 on.")
+        if self.momentum and self._name not in _WITH_MOMENTUM:
+            raise InputError(f"--momentum is an option of sgd and rmsprop: leave it out for {self._name}.")
+        for option, value in (("--momentum", self.momentum), ("--weight-decay", self.weight_decay)):
+            if value and self._name == "sgd" and self.lr is None:
+                raise InputError(
+                    f"{option} needs --lr: the rate that is chosen without it is that of plain descent."
+                )
         (inputs, targets), network = load_model_data(data), model_from(model, seed)
         if self.checkpoint is not None:
             load_checkpoint(network, self.checkpoint)
@@ -164,23 +178,6 @@ class Training:
     @property
     def _name(self) -> str:
         return "sgd" if self.optimizer is None else self.optimizer.lower()
-
-    def _check(self) -> None:
-        if self._name != "shampoo" and self._name not in _torch_optimizers():
-            raise unknown_name("`optimizer`", self._name, [*_torch_optimizers(), "shampoo"])
-        if self.lr is not None and not 0 < self.lr < float("inf"):
-            raise InputError(f"--lr is {self.lr:g}: give a positive learning rate.")
-        if not 0 <= self.momentum < 1:
-            raise InputError(f"--momentum is {self.momentum:g}: give a number from 0 to below 1.")
-        if not 0 <= self.weight_decay < float("inf"):
-            raise InputError(f"--weight-decay is {self.weight_decay:g}: give a number from 0 on.")
-        if self.momentum and self._name not in _WITH_MOMENTUM:
-            raise InputError(f"--momentum is an option of sgd and rmsprop: leave it out for {self._name}.")
-        for option, value in (("--momentum", self.momentum), ("--weight-decay", self.weight_decay)):
-            if value and self._name == "sgd" and self.lr is None:
-                raise InputError(
-                    f"{option} needs --lr: the rate that is chosen without it is that of plain descent."
-                )
 
     def _optimizer(self, network: nn.Module) -> Any:
         """A torch optimizer; None where the doctor is to choose the rate of plain descent."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -72,10 +71,7 @@ def report(
     else:
         found = training.examined(model, data, seed)
         patients = [Patient.trained(title or f"{model} on {data.name}", found, bound)]
-    return _answer(page, patients, write_page(page, patients, title, overwrite=overwrite))
-
-
-def _answer(page: Path, patients: Sequence[Patient], size: int) -> Answer:
+    size = write_page(page, patients, title, overwrite=overwrite)
     texts = list[str]()
     for patient in patients:
         texts.append(f"{patient.name}: {patient.diagnosis.headline}")

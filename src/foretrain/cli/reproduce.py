@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -58,11 +57,30 @@ def reproduce(
         useless = " and ".join(name for name, is_given in options.items() if is_given)
         if useless:
             raise InputError(f"there is nothing to run with {useless}: name experiments, or add --all.")
-        return _list()
+        entries = [registry.get(name) for name in registry.names()]
+        facts = ("name", "title", "source", "seconds", "resumable")
+        record = [{key: getattr(entry, key) for key in facts} for entry in entries]
+        rows = []
+        for entry in entries:
+            about = f"{entry.seconds:.0f} s" if entry.seconds < 60 else f"{entry.seconds / 60:.0f} min"
+            rows.append((entry.name, entry.title, entry.source, about))
+        table = Table(("name", "what it shows", "source", "takes about"), rows)
+        return Answer("", [table], record={"experiments": record})
     if keep is not None:
         refuse_unwritable(keep.expanduser())
     if len(experiments) > 1:
-        return _several(chosen, scale, seed, keep, workers or WORKERS)
+        try:
+            run = run_many(chosen, scale, seed, keep=keep, workers=(workers or WORKERS), tell=_say)
+        except KeyboardInterrupt:
+            if keep is not None:
+                _say(f"what is finished is kept in {keep}: the same command goes on from there.")
+            raise
+        answer = run.answer()
+        if run.folder is None:
+            return answer
+        page = write_experiments_page(run)
+        parts = [*answer.parts, f"Tables and pictures: {page}"]
+        return replace(answer, parts=parts, record={**answer.document(), "page": str(page)})
     (experiment,) = experiments
     if workers is not None:
         raise InputError("--workers is for several experiments: name more, add --all, or leave it out.")
@@ -73,35 +91,8 @@ def reproduce(
     return answer_of(experiment, scale, seed, experiment.run(scale, seed, keep=keep))
 
 
-def _several(names: Sequence[str], scale: Scale, seed: int, keep: Path | None, workers: int) -> Answer:
-    try:
-        run = run_many(names, scale, seed, keep=keep, workers=workers, tell=_say)
-    except KeyboardInterrupt:
-        if keep is not None:
-            _say(f"what is finished is kept in {keep}: the same command goes on from there.")
-        raise
-    answer = run.answer()
-    if run.folder is None:
-        return answer
-    page = write_experiments_page(run)
-    parts = [*answer.parts, f"Tables and pictures: {page}"]
-    return replace(answer, parts=parts, record={**answer.document(), "page": str(page)})
-
-
 def _say(sentence: str) -> None:
     print(f"foretrain: {sentence}", file=sys.stderr, flush=True)
-
-
-def _list() -> Answer:
-    entries = [registry.get(name) for name in registry.names()]
-    facts = ("name", "title", "source", "seconds", "resumable")
-    record = [{key: getattr(entry, key) for key in facts} for entry in entries]
-    rows = []
-    for entry in entries:
-        about = f"{entry.seconds:.0f} s" if entry.seconds < 60 else f"{entry.seconds / 60:.0f} min"
-        rows.append((entry.name, entry.title, entry.source, about))
-    table = Table(("name", "what it shows", "source", "takes about"), rows)
-    return Answer("", [table], record={"experiments": record})
 
 
 COMMAND = Command(

@@ -182,22 +182,21 @@ class Run(Result):
 
     def answer(self) -> Answer:
         """The verdict, all endings, and the rows that disagree."""
-        # The rows that disagree, with what is known about them; those without an explanation first.
-        rows = [
+        columns = ("experiment", "rows", "agree", "disagree", "of these explained", "seconds", "verdict")
+        endings = [
+            (one.name, one.rows, one.agree, one.disagree, one.explained, round(one.seconds, 1), one.ending)
+            for one in self.records
+        ]
+        parts: list[Part] = [Table(columns, endings)]
+        # Rows that disagree, with what is known about them; those without an explanation come first.
+        wrong = [
             (record.name, row.quantity, row.expected, row.here, row.explained, row.note)
             for record in self.records
             for row in record.differences
         ]
-        columns = ("experiment", "quantity", "expected", "here", "explained", "note")
-        wrong = Table(columns, sorted(rows, key=lambda row: row[4]))
-        # One row for each experiment.
-        columns = ("experiment", "rows", "agree", "disagree", "of these explained", "seconds", "verdict")
-        rows = [
-            (one.name, one.rows, one.agree, one.disagree, one.explained, round(one.seconds, 1), one.ending)
-            for one in self.records
-        ]
-        parts: list[Part] = [Table(columns, rows)]
-        parts += ["Rows that disagree:", wrong] if wrong.rows else []
+        if wrong:
+            about = ("experiment", "quantity", "expected", "here", "explained", "note")
+            parts += ["Rows that disagree:", Table(about, sorted(wrong, key=lambda row: row[4]))]
         if any(record.error for record in self.records):
             parts.append("Run one that failed alone, with --debug on the command line, to see where.")
         facts = {"scale": self.scale, "seed": self.seed, "verdict": self.verdict, "holds": self.holds}

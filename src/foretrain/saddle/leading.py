@@ -115,7 +115,22 @@ def transit_time(K: float, scales: Array, threshold: float, correction: Correcti
             count = math.ceil((end - start) * max(1.0, len(scales) / 8))
             time = _on_panels(np.linspace(start, end, count + 1), climb, scales, correction)
         else:
-            edges, time = _graded_edges(climb, first, end, len(scales), correction), math.inf
+            # Panels narrow towards the two places on the real line where the first-order flow is singular.
+            start, width = climb.position(0.0), min(1.0, 8.0 / len(scales), 3.0 / (correction.q - 1))
+            ahead = math.inf
+            if math.isfinite(correction.stall):
+                ahead = climb.position((correction.stall - first) * (correction.stall + first))
+            lag = 1 - 1 / float(correction.growth_ratio(np.array(first)))
+            behind = (
+                climb.position(-(climb.smallest**2) * (1 - max(lag, 0.0)))
+                if climb.c
+                else 0.5 * math.log(max(lag, 1e-3))
+            )
+            ends = [start]
+            while ends[-1] < end:
+                room = ends[-1] - behind if ends[-1] > behind else math.inf
+                ends.append(ends[-1] + min(width, (ahead - ends[-1]) / 2, room))
+            edges, time = np.array([*ends[:-1], end]), math.inf
             for _ in range(_HALVINGS):
                 before, time = time, _on_panels(edges, climb, scales, correction)
                 if abs(time - before) <= _TOLERANCE * time:
@@ -137,29 +152,6 @@ def _on_panels(edges: Array, climb: Climb, scales: Array, correction: Correction
     for scale in np.sort(scales[1:]):
         value = value / np.sqrt(scale**2 + others)
     return float((value @ weights) @ widths)
-
-
-def _graded_edges(climb: Climb, first: float, end: float, layers: int, correction: Correction) -> Array:
-    """Panels that narrow towards the two places on the real line where the first-order flow is singular.
-
-    Ahead it is the stall. Behind the start it is where the smallest of the other amplitudes would vanish: if they
-    grow faster than X_1, its square does so before V^2.
-    """
-    start, width = climb.position(0.0), min(1.0, 8.0 / layers, 3.0 / (correction.q - 1))
-    ahead = math.inf
-    if math.isfinite(correction.stall):
-        ahead = climb.position((correction.stall - first) * (correction.stall + first))
-    lag = 1 - 1 / float(correction.growth_ratio(np.array(first)))
-    behind = (
-        climb.position(-(climb.smallest**2) * (1 - max(lag, 0.0)))
-        if climb.c
-        else 0.5 * math.log(max(lag, 1e-3))
-    )
-    edges = [start]
-    while edges[-1] < end:
-        room = edges[-1] - behind if edges[-1] > behind else math.inf
-        edges.append(edges[-1] + min(width, (ahead - edges[-1]) / 2, room))
-    return np.array([*edges[:-1], end])
 
 
 def _other_gain(climb: Climb, y: Array, edges: Array, first: float, correction: Correction) -> Array:

@@ -74,7 +74,23 @@ def reduced_flow(
     states, field = with_accuracy(
         ChainField(act, neurons, strength), lambda finer: _states(finer, X, record * unit)
     )
-    return _labelled(field, record, states, time)
+    layers = states.shape[1]
+    return labelled(
+        {
+            "X": ("time layer", states),
+            "loss": ("time", field.loss(states)),
+            "product": ("time", states.prod(axis=1)),
+        },
+        {
+            "activation": field.activation.label,
+            "width": field.width,
+            "beta": field.beta,
+            "time": time,
+            "K": coupling(field.activation, layers, field.width, field.beta, time),
+        },
+        counted=("layer",),
+        time=("time", record, {"unit": TIME_UNITS[time]}),
+    )
 
 
 def _record(until: float | None, times: ArrayLike | None, points: int) -> Array:
@@ -99,26 +115,6 @@ def _states(field: ChainField, start: Array, record: Array) -> tuple[Array, Arra
     else:
         found = follow(field, start, 0.0, float(record[-1]), times=record).states
     return found, found
-
-
-def _labelled(field: ChainField, record: Array, states: Array, time: TimeUnit) -> xr.Dataset:
-    layers = states.shape[1]
-    return labelled(
-        {
-            "X": ("time layer", states),
-            "loss": ("time", field.loss(states)),
-            "product": ("time", states.prod(axis=1)),
-        },
-        {
-            "activation": field.activation.label,
-            "width": field.width,
-            "beta": field.beta,
-            "time": time,
-            "K": coupling(field.activation, layers, field.width, field.beta, time),
-        },
-        counted=("layer",),
-        time=("time", record, {"unit": TIME_UNITS[time]}),
-    )
 
 
 def trajectory_figure(flow: xr.Dataset, threshold: float) -> Figure:

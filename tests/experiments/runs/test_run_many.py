@@ -15,6 +15,7 @@ from foretrain.experiments import registry, run_many
 from foretrain.experiments import runs as many
 from foretrain.experiments.registry import Experiment, Result, Row, Scale
 from foretrain.experiments.runs import Record, Task
+from foretrain.support.atomic import new_file
 from foretrain.support.errors import FileError, InputError
 
 CALLS: list[str] = []
@@ -129,8 +130,10 @@ def test_seeds_of_numpy_are_seeds(tmp_path: Path) -> None:
 
 
 def test_the_trace_of_a_failure_need_not_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise OSError("Read-only file system")
+    def refuse(path: Path, *, overwrite: bool) -> object:
+        if path.name == "error.txt":
+            raise OSError("Read-only file system")
+        return new_file(path, overwrite=overwrite)
 
     monkeypatch.setattr(many, "new_file", refuse)
     run = run_many(["crashed", "bad"], keep=tmp_path, workers=1)

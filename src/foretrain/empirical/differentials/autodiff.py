@@ -184,7 +184,21 @@ def derivative(directions: Directions, order: int) -> tuple[Tensor, str]:
             index = torch.tensor(_sets(directions.legs, order), device=values.device)
             for places in permutations(range(order)):
                 found.movedim(0, -1)[index[:, list(places)].unbind(1)] = values
-            if _holds(directions, found, order):
+            # Whether repeated gradients of one random combination, along one random direction, give the same.
+            source = torch.Generator().manual_seed(0)
+            along, weights = (torch.randn(directions.legs, generator=source).to(found) for _ in range(2))
+            step = {
+                name: torch.tensordot(along.to(value), value, dims=1)
+                for name, value in directions.steps.items()
+            }
+            with torch.enable_grad():
+                value = directions.linear.rows(directions.batch).flatten() @ weights
+                expected = repeated_along(value, directions.linear.parameters, step, order)
+            contracted, size = found, found.abs()
+            for _ in range(order):
+                contracted, size = contracted @ along, size @ along.abs()
+            allowed = agreement(found.dtype) * float(size @ weights.abs())
+            if abs(float(contracted @ weights) - expected) <= allowed:
                 return found, route
     raise NotSupportedError(
         f"derivatives of order {order} of this model, by several ways of torch, disagree: an operation of it cannot "
@@ -195,21 +209,6 @@ def derivative(directions: Directions, order: int) -> tuple[Tensor, str]:
 def _sets(legs: int, order: int) -> list[tuple[int, ...]]:
     """Every set of directions once."""
     return list(combinations_with_replacement(range(legs), order))
-
-
-def _holds(directions: Directions, found: Tensor, order: int) -> bool:
-    """Whether repeated gradients of one random combination, along one random direction, give the same."""
-    source = torch.Generator().manual_seed(0)
-    along, weights = (torch.randn(directions.legs, generator=source).to(found) for _ in range(2))
-    step = {name: torch.tensordot(along.to(value), value, dims=1) for name, value in directions.steps.items()}
-    with torch.enable_grad():
-        value = directions.linear.rows(directions.batch).flatten() @ weights
-        expected = repeated_along(value, directions.linear.parameters, step, order)
-    contracted, size = found, found.abs()
-    for _ in range(order):
-        contracted, size = contracted @ along, size @ along.abs()
-    allowed = agreement(found.dtype) * float(size @ weights.abs())
-    return abs(float(contracted @ weights) - expected) <= allowed
 
 
 def _by_forward_mode(directions: Directions, order: int) -> Tensor:

@@ -29,7 +29,6 @@ from foretrain.empirical.tangent_kernel.written_kernel import TangentKernel, sha
 from foretrain.operators.estimators import SpectralDensity
 from foretrain.operators.estimators.density import density_of, probed
 from foretrain.operators.estimators.estimate import KernelEstimate, plus_minus, stated_seed
-from foretrain.operators.estimators.krylov import BlockKrylov, Product
 from foretrain.operators.estimators.probes import in_double
 from foretrain.support.answers import (
     GREEN,
@@ -98,11 +97,18 @@ class KernelSummary(Result):
         rank, found = self.entropy_rank, self.alignment
         form = "summed over" if self.traced else "of"
         above = self.density.counts([self.density.resolution, np.inf])
+        modes = {
+            "mode": np.arange(1, len(self.eigenvalues) + 1),
+            "eigenvalue": self.eigenvalues,
+            "share of the trace": self.eigenvalues / self.trace,
+            "residual": self.residuals,
+        }
+        modes |= {"energy of y": found.energies} if found else {}
         parts: list[Part] = [
             *([f"Parameters: {routes_taken(self.routes)}."] if self.routes else []),
             f"Trace {self.trace:.6g}. Effective rank {self.effective_rank:.4g} (trace² / sum of squares), "
             f"entropy rank {rank.value:.4g}{plus_minus(rank.standard_error)}.",
-            self._mode_table(),
+            Table.of(modes),
             self._figure,
         ]
         if self.layer_shares:
@@ -134,16 +140,22 @@ class KernelSummary(Result):
             f"Tangent kernel of {self.samples} samples, {form} {len(self.outputs)} outputs: {self.size} x "
             f"{self.size} in {self.dtype}, {human_bytes(self.bytes)}."
         )
-        return Answer(statement, parts, self._data, self._record())
-
-    def _mode_table(self) -> Table:
-        columns = {
-            "mode": np.arange(1, len(self.eigenvalues) + 1),
-            "eigenvalue": self.eigenvalues,
-            "share of the trace": self.eigenvalues / self.trace,
-            "residual": self.residuals,
+        # For machines; what was not asked for is None.
+        density, found = self.density.to_dataset(), self.alignment
+        names = (
+            "samples outputs traced size dtype bytes trace effective_rank eigenvalues residuals layer_shares"
+        )
+        record = {
+            **picked(self, f"{names} routes seconds readings summary_seconds seed note"),
+            "store": self.path,
+            "entropy_rank": self.entropy_rank.value,
+            "entropy_rank_error": self.entropy_rank.standard_error,
+            "density": {name: density[name].values for name in ("lower", "upper", "count", "count_error")}
+            | {"below": density.attrs["below"], "probes": self.density.probes},
+            "alignment": found
+            and {"plain": found.alignment, "centred": found.centred, "energies": found.energies},
         }
-        return Table.of(columns | ({"energy of y": self.alignment.energies} if self.alignment else {}))
+        return Answer(statement, parts, self._data, record)
 
     def _data(self) -> Any:
         found = self.alignment
@@ -161,23 +173,6 @@ class KernelSummary(Result):
         return data.merge(density.drop_attrs()).assign_attrs(
             {f"density_{name}": value for name, value in density.attrs.items()}
         )
-
-    def _record(self) -> dict[str, Any]:
-        """For machines; what was not asked for is None."""
-        density, found = self.density.to_dataset(), self.alignment
-        names = (
-            "samples outputs traced size dtype bytes trace effective_rank eigenvalues residuals layer_shares"
-        )
-        return {
-            **picked(self, f"{names} routes seconds readings summary_seconds seed note"),
-            "store": self.path,
-            "entropy_rank": self.entropy_rank.value,
-            "entropy_rank_error": self.entropy_rank.standard_error,
-            "density": {name: density[name].values for name in ("lower", "upper", "count", "count_error")}
-            | {"below": density.attrs["below"], "probes": self.density.probes},
-            "alignment": found
-            and {"plain": found.alignment, "centred": found.centred, "energies": found.energies},
-        }
 
     def _figure(self) -> Figure:
         """Spectrum and density, and where they are known the layers' shares of the trace and the targets' energy."""
@@ -226,8 +221,26 @@ def summarise(
     number = stated_seed(seed)
     whole = None if matrix is None else torch.from_numpy(matrix)
     product = in_double(kernel) if whole is None else lambda rows: rows @ whole
-    krylov = _explored(product, kernel.size, number, wanted, ends_early=kernel.streamed)
-    modes = _leading(krylov, wanted)
+    # The Krylov space of as many probes as modes are wanted: fewer would not see all copies of an eigenvalue. Of a
+    # store every step is one reading: it ends early, when the leading modes are good.
+    probes = max(BLOCK, wanted)
+    most = _MOST_STEPS if kernel.streamed else _MOST_STEPS_IN_MEMORY
+    fitting = int(_SHARE * available_bytes() / (8.0 * kernel.size * probes))
+    steps = max(2, min(most, fitting))
+    krylov = probed(product, kernel.size, probes, steps, number)
+    with Progress("spectrum", total=steps) as bar:
+        for step in range(1, steps + 1):
+            krylov.extend()
+            bar.advance()
+            if krylov.exhausted:
+                break
+            if kernel.streamed and step >= _FEWEST_STEPS:
+                values, _, residuals = krylov.ritz()
+                if len(values) >= wanted and float(residuals[:wanted].max() / values[0]) <= _RESIDUAL:
+                    break
+    values, coordinates, residuals = (part[..., :wanted] for part in krylov.ritz())
+    vectors = krylov.vectors(coordinates).numpy().T
+    modes = Leading(values.numpy(), vectors, residuals.numpy(), krylov.products, converged=True)
     density = density_of(krylov, kernel.resolves, number)
     apply = kernel.multiply if matrix is None else matrix.__matmul__
     return KernelSummary(
@@ -267,32 +280,3 @@ def trace_shares(
         for label, value in found.contribution_traces().items():
             total[label] = total.get(label, 0.0) + value
     return shares_of(total)
-
-
-def _explored(product: Product, size: int, seed: int, top: int, *, ends_early: bool) -> BlockKrylov:
-    """The Krylov space of the probes, as many as modes are wanted: fewer would not see all copies of an eigenvalue.
-
-    It may end early, when the leading modes are good: of a store every step is one reading.
-    """
-    probes = max(BLOCK, top)
-    most = _MOST_STEPS if ends_early else _MOST_STEPS_IN_MEMORY
-    fitting = int(_SHARE * available_bytes() / (8.0 * size * probes))
-    steps = max(2, min(most, fitting))
-    krylov = probed(product, size, probes, steps, seed)
-    with Progress("spectrum", total=steps) as bar:
-        for step in range(1, steps + 1):
-            krylov.extend()
-            bar.advance()
-            if krylov.exhausted:
-                break
-            if ends_early and step >= _FEWEST_STEPS:
-                values, _, residuals = krylov.ritz()
-                if len(values) >= top and float(residuals[:top].max() / values[0]) <= _RESIDUAL:
-                    break
-    return krylov
-
-
-def _leading(krylov: BlockKrylov, top: int) -> Leading:
-    values, coordinates, residuals = (part[..., :top] for part in krylov.ritz())
-    modes = krylov.vectors(coordinates).numpy().T
-    return Leading(values.numpy(), modes, residuals.numpy(), krylov.products, converged=True)

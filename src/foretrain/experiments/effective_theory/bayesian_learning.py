@@ -87,7 +87,7 @@ def model_evidence(plan: EvidencePlan, seed: int) -> Result:
         kept = {"log_evidence": name, "profiled_log_evidence": f"{name}_profiled"}
         parts.append(found[list(kept)].rename({"C_W": "pair_C_W", **kept}))
     data = xr.merge([*(part.drop_attrs() for part in parts), _weighted(plan.draws, seed)])
-    rows = []
+    rows = [*_reference_rows(), *_best_rows(data)]
     for name in data.quantity.values:
         at = data.sel(quantity=name)
         expected, infinite, here, error = (
@@ -102,14 +102,13 @@ def model_evidence(plan: EvidencePlan, seed: int) -> Result:
         note = "noise is independent for every sample, a bias is shared by all: the same for one input only"
         names = ("footnote", "measured", "standard_error")
         rows.append(limit_row(title, at, _BOUND, names, note, disputed=True))
-    rows = (*_reference_rows(), *_best_rows(data), *rows)
     good = all(row.agrees is not False for row in rows if not row.disputed)
     best = float(data.relu.sel(depth=50).idxmax("relu_C_W"))
     verdict = (
         f"Evidences {'agree' if good else 'do NOT all agree'} with reference numbers and with random networks; at "
         f"depth 50 that of ReLU is largest at C_W = {best:.3g}, and noise on targets adds to the diagonal of K."
     )
-    return Result(verdict, rows, data, _evidence_figure)
+    return Result(verdict, tuple(rows), data, _evidence_figure)
 
 
 def _single(name: str, C_W: tuple[float, ...] | FloatArray) -> xr.DataArray:

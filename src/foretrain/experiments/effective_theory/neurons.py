@@ -252,8 +252,7 @@ PLANS["mutual_information"] = plans(
 
 
 def mutual_information(plan: InformationPlan, seed: int) -> Result:
-    """Information between neurons of a layer: the truncated series, the exact mixture, and random networks (appendix
-    A).
+    """Information between neurons of a layer: truncated series, exact mixture, random networks (appendix A).
 
     The series (A.71) has a maximum at r* = 4 / (20 + 3 m_1 + 3 m_2) / nu and is negative beyond 3/2 r*. Given the
     metric the neurons are Gaussian, so that the exact information is one integral over the law of the metric: it has
@@ -262,18 +261,15 @@ def mutual_information(plan: InformationPlan, seed: int) -> Result:
     """
     wide, narrow = spawn(seed, 2)
     # Printed, complete and exact information of scale-invariant networks by nu r.
-    exact = [
-        [mixture_information(log_normal_law(float(y)), m, m).value for y in _SPREADS]
-        for m in _INFORMATION_GROUPS
-    ]
-    curves = {
-        "exact": exact,
+    laws = [log_normal_law(float(y)) for y in _SPREADS]
+    columns = {
+        "exact": [[mixture_information(law, m, m).value for law in laws] for m in _INFORMATION_GROUPS],
         "printed": [printed_information(m, m, _SPREADS) for m in _INFORMATION_GROUPS],
         "complete": [complete_information(m, m, _SPREADS, "scale-invariant") for m in _INFORMATION_GROUPS],
         "complete_zero": [complete_information(m, m, _SPREADS, "K*=0") for m in _INFORMATION_GROUPS],
     }
-    curves_found = xr.Dataset(
-        {name: (("neurons", "spread"), values) for name, values in curves.items()},
+    curves = xr.Dataset(
+        {name: (("neurons", "spread"), values) for name, values in columns.items()},
         coords={"neurons": list(_INFORMATION_GROUPS), "spread": _SPREADS},
     )
     # Width ten, K = 1 at the first layer, at the layers of the reference.
@@ -292,7 +288,7 @@ def mutual_information(plan: InformationPlan, seed: int) -> Result:
         },
         coords={"layer": layers},
     )
-    data = xr.merge([curves_found, _wide_networks(plan.draws, wide), tanh_networks])
+    data = xr.merge([curves, _wide_networks(plan.draws, wide), tanh_networks])
     rows = []
     for name, reference in (("exact", _EXACT), ("(A.71)", _PRINTED)):
         for multiple, expected in reference.items():

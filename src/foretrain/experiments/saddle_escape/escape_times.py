@@ -534,9 +534,9 @@ def saddle_corrections(plan: CorrectionsPlan, seed: int) -> Result:
         for method, word, value in zip(("reduced", "leading"), ("exact", "leading"), reference, strict=True):
             title = f"tanh, L = {depth}, ε = {epsilon:g}: {word} time"
             rows.append(computed_row(title, value, _time("tanh", [epsilon] * depth, method), 6e-6 * value))
-    scales, value = _ONE_ZERO
+    start, value = _ONE_ZERO
     title = "tanh, L = 4, one layer at zero: time to X_1 = 0.3"
-    rows.append(computed_row(title, value, _time("tanh", list(scales), "reduced"), 0.06))
+    rows.append(computed_row(title, value, _time("tanh", list(start), "reduced"), 0.06))
     two = _time("tanh", [0.0, 0.0, 0.1, 0.1], "reduced")
     when = "never" if np.isinf(two) else f"at {two:.4g}"
     rows.append(claim_row("tanh, L = 4, two layers at zero: escapes", "never", when, np.isinf(two)))
@@ -548,10 +548,10 @@ def saddle_corrections(plan: CorrectionsPlan, seed: int) -> Result:
         B, C = (source.uniform(0, 1.2, shape) for shape in ((3, 4), (4, 3)))
         whole = np.block([[-np.diag(A), B], [C, -np.diag(D)]])
         largest = float(np.linalg.eigvals(whole).real.max())
-        found = schur_perron(A, B, C, D)
-        wrong += (found.growth is not None) != (largest > 0)
-        if found.growth is not None:
-            worst = max(worst, abs(found.growth - largest))
+        growth_rate = schur_perron(A, B, C, D).growth
+        wrong += (growth_rate is not None) != (largest > 0)
+        if growth_rate is not None:
+            worst = max(worst, abs(growth_rate - largest))
     title = f"Prop. 24: random block matrices of {plan.matrices} whose growth the gain misjudges"
     matrix_rows = [
         Row(title, 0, wrong, agrees=not wrong),

@@ -98,11 +98,18 @@ def page(patients: Sequence[Patient], title: str = "") -> str:
     made = (
         f"Made by foretrain {__version__}. This file holds everything it shows and asks for nothing outside."
     )
+    items = []
+    for place, patient, sections in chapters:
+        links = [element("a", one.title, href=f"#{_section_place(place, one)}") for one in sections]
+        name = element("a", patient.name, class_="name", href=f"#{place}")
+        items.append(element("li", name, element("ul", [element("li", link) for link in links])))
+    inner = element("details", element("summary", "Contents"), element("ul", items), open=True)
+    contents = element("nav", inner, class_="contents", aria_label="Contents")
     body = element(
         "body",
         element("a", "Skip to the content", class_="skip", href="#content"),
         element("header", element("h1", heading), button, class_="top"),
-        element("div", _contents(chapters), _main(chapters, heading), class_="layout"),
+        element("div", contents, _main(chapters, heading), class_="layout"),
         element("footer", element("p", made)),
         element("p", id="said", class_="unseen", role="status", aria_live="polite"),
         [element("script", Markup(script)) for script in scripts],
@@ -150,16 +157,6 @@ def _main(chapters: Sequence[Chapter], heading: str) -> Markup:
         names = {"class_": "patient", "id": place, "aria_label": patient.name}
         articles.append(element("article", *head, element("div", folded, class_="rest"), **names))
     return element("main", notice, top, articles, id="content", tabindex=-1)
-
-
-def _contents(chapters: Sequence[Chapter]) -> Markup:
-    items = []
-    for place, patient, sections in chapters:
-        links = [element("a", one.title, href=f"#{_section_place(place, one)}") for one in sections]
-        name = element("a", patient.name, class_="name", href=f"#{place}")
-        items.append(element("li", name, element("ul", [element("li", link) for link in links])))
-    inner = element("details", element("summary", "Contents"), element("ul", items), open=True)
-    return element("nav", inner, class_="contents", aria_label="Contents")
 
 
 def _section_place(place: str, section: Answer) -> str:

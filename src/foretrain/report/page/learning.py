@@ -61,7 +61,27 @@ def spectra(patient: Patient) -> Answer | None:
     if data is None:
         return None
     figure = Figure(columns=2)
-    _add_eigenvalues(figure, data)
+    modes, values, energy = (data[key].values for key in ("mode", "eigenvalue", "energy"))
+    seen = np.where(values > _NEGLIGIBLE * values.max(), values, np.nan)
+    panel = figure.panel(
+        "Eigenvalues",
+        x="eigenmode",
+        y=log("eigenvalue (1/step)"),
+        caption=f"{int(np.isfinite(seen).sum())} of {len(values)} eigenvalues are above rounding, from "
+        f"{number_text(np.nanmax(seen))} to {number_text(np.nanmin(seen))} per step.",
+    )
+    panel.curve(modes, seen, "o-" if len(modes) <= _MANY else "-", color=BLUE)
+    reached = np.cumsum(energy)
+    half = int(np.searchsorted(reached, 0.5 * reached[-1])) + 1
+    panel = figure.panel(
+        "Where the error lies",
+        x="eigenmode",
+        y=log("share of the error"),
+        caption=f"Half of the error's energy lies in the {number_text(half)} fastest of {len(values)} modes.",
+    )
+    marker = "s" if len(modes) <= _MANY else "."
+    panel.curve(modes, np.where(energy > 0, energy, np.nan), marker, "in this mode", ORANGE)
+    panel.curve(modes, reached, "-", "in all modes up to this one", BLUE)
     if "left" in data and "step" in data.coords:
         steps, left = data["step"].values, data["left"].values
         said = [
@@ -85,30 +105,6 @@ def spectra(patient: Patient) -> Answer | None:
     return Answer(lead, [*parts, figure], title="Spectrum of the tangent kernel")
 
 
-def _add_eigenvalues(figure: Figure, data: xarray.Dataset) -> None:
-    modes, values, energy = (data[key].values for key in ("mode", "eigenvalue", "energy"))
-    seen = np.where(values > _NEGLIGIBLE * values.max(), values, np.nan)
-    panel = figure.panel(
-        "Eigenvalues",
-        x="eigenmode",
-        y=log("eigenvalue (1/step)"),
-        caption=f"{int(np.isfinite(seen).sum())} of {len(values)} eigenvalues are above rounding, from "
-        f"{number_text(np.nanmax(seen))} to {number_text(np.nanmin(seen))} per step.",
-    )
-    panel.curve(modes, seen, "o-" if len(modes) <= _MANY else "-", color=BLUE)
-    reached = np.cumsum(energy)
-    half = int(np.searchsorted(reached, 0.5 * reached[-1])) + 1
-    panel = figure.panel(
-        "Where the error lies",
-        x="eigenmode",
-        y=log("share of the error"),
-        caption=f"Half of the error's energy lies in the {number_text(half)} fastest of {len(values)} modes.",
-    )
-    marker = "s" if len(modes) <= _MANY else "."
-    panel.curve(modes, np.where(energy > 0, energy, np.nan), marker, "in this mode", ORANGE)
-    panel.curve(modes, reached, "-", "in all modes up to this one", BLUE)
-
-
 def modes(patient: Patient) -> Answer | None:
     """What is left of every mode over the steps, its half-time, and the modes as pictures."""
     data = patient.data("modes", "share", "half_time", "left")
@@ -125,16 +121,6 @@ def modes(patient: Patient) -> Answer | None:
         columns.append("Largest at")
         cells.append(_largest(data))
     table = Table(columns, list(zip(*cells, strict=True)), "How fast every mode is learned")
-    parts: list[Part] = [table, _mode_courses(data)]
-    if "picture" in data:
-        parts.append(_mode_pictures(data))
-    lead = (
-        "The target taken apart into modes; each is learned at its own speed, if the kernel stays as it is."
-    )
-    return Answer(lead, parts, title="Modes of the target")
-
-
-def _mode_courses(data: xarray.Dataset) -> Figure:
     steps, left, half, names = (
         data["step"].values,
         data["left"].values,
@@ -155,7 +141,13 @@ def _mode_courses(data: xarray.Dataset) -> Figure:
     panel = figure.panel("What is left of each mode", x=log("step"), y="share left", caption=said)
     for number in range(shown):
         panel.curve(steps, left[number], DASHES[number], names[number], COLOURS[number])
-    return figure
+    parts: list[Part] = [table, figure]
+    if "picture" in data:
+        parts.append(_mode_pictures(data))
+    lead = (
+        "The target taken apart into modes; each is learned at its own speed, if the kernel stays as it is."
+    )
+    return Answer(lead, parts, title="Modes of the target")
 
 
 def _mode_pictures(data: xarray.Dataset) -> Figure:
@@ -242,7 +234,21 @@ def states(patient: Patient) -> Answer | None:
         )
         panel.curve(np.arange(1, len(shares) + 1), shares, "o-", color=BLUE)
     if "mode_course" in data:
-        _add_mode_courses(figure, data)
+        courses = data["mode_course"].values
+        names = [f"mode {number + 1}" for number in range(len(courses))]
+        half = data["half_time"].values if "half_time" in data else np.full(len(courses), np.nan)
+        known = [
+            f"{name} in {number_text(value)} steps" for name, value in zip(names, half) if np.isfinite(value)
+        ]
+        said = f" Halved by descent at the given rate: {'; '.join(known)}." if known else ""
+        panel = figure.panel(
+            "Modes of the target in time",
+            x="step",
+            y=names_axis(names, reverse=True),
+            caption=f"Where each mode lives over {courses.shape[1]} steps.{said}",
+        )
+        signed = bool(courses.min() < -1e-6 * np.abs(courses).max())
+        panel.heat_map(courses, data["step"].values, label="weight", diverging=signed)
     lead = "What must be remembered has to last until it is asked for, and descent has to reach back to it."
     drawn = [one for one in (wide, figure) if one.panels]
     return Answer(lead, drawn, title="States over time") if drawn else None
@@ -267,24 +273,6 @@ def _add_courses(figure: Figure, data: xarray.Dataset) -> None:
     for number, name in enumerate(names):
         relative = data[name].values / max(float(data[name].max()), 1e-300)
         panel.curve(data["step"].values, relative, DASHES[number], _COURSES[name], COLOURS[number])
-
-
-def _add_mode_courses(figure: Figure, data: xarray.Dataset) -> None:
-    courses = data["mode_course"].values
-    names = [f"mode {number + 1}" for number in range(len(courses))]
-    half = data["half_time"].values if "half_time" in data else np.full(len(courses), np.nan)
-    known = [
-        f"{name} in {number_text(value)} steps" for name, value in zip(names, half) if np.isfinite(value)
-    ]
-    said = f" Halved by descent at the given rate: {'; '.join(known)}." if known else ""
-    panel = figure.panel(
-        "Modes of the target in time",
-        x="step",
-        y=names_axis(names, reverse=True),
-        caption=f"Where each mode lives over {courses.shape[1]} steps.{said}",
-    )
-    signed = bool(courses.min() < -1e-6 * np.abs(courses).max())
-    panel.heat_map(courses, data["step"].values, label="weight", diverging=signed)
 
 
 def plateau(patient: Patient) -> Answer | None:

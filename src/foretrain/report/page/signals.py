@@ -63,7 +63,30 @@ def phases(patient: Patient) -> Answer | None:
     if data is not None and data.sizes["layer"] > 2:
         findings = patient.diagnosis.examinations["initialisation"].findings
         advised = any(finding.severity <= Severity.WARNING for finding in findings)
-        parts.append(_edge_figure(chain, data, advised))
+        # Hidden layers at C_W and the kernel that they get, beside the edge chi_perp = 1 (9.93) at this
+        # kernel.
+        from foretrain.doctor.mlp_chain import critical_weights
+
+        # The first layer gets the inputs, and the last one sets the size of the outputs.
+        inner = data.isel(layer=slice(1, -1))
+        layers = [("layers of this network", inner["C_W"].values, inner["K_before"].values, False)]
+        if advised:
+            layers.append(("advised", inner["C_W_wanted"].values, inner["K_before_wanted"].values, True))
+        kernels = np.concatenate([K[np.isfinite(K) & (K > 0)] for _, _, K, _ in layers])
+        figure = Figure(size=(7.2, 4.2))
+        caption = "Left of the line differences and gradients shrink in the layer, right of it they grow."
+        if advised:
+            caption += f" The advice puts every hidden layer on the line, with C_W {_range(layers[1][1])}."
+        panel = figure.panel("Every hidden layer beside the edge at its kernel", caption=caption)
+        panel.x, panel.y = Axis("weight variance  $C_W$", low=0.0), log("kernel K of the layer before")
+        if len(kernels):
+            along = np.geomspace(kernels.min() / 2, 2 * kernels.max(), _POINTS)
+            panel.curve(critical_weights(chain.activation, along), along, "-", r"$\chi_\perp = 1$", INK)
+        for label, C_W, K, hollow in layers:
+            panel.curve(
+                C_W, np.where(K > 0, K, np.nan), "o", label, INK, size=9 if hollow else 7, hollow=hollow
+            )
+        parts.append(figure)
     lead = (
         "Away from the edge between the phases, signals and gradients grow or shrink by a factor with every layer. "
         "In a network of finite depth a layer lies on the edge at the kernel that it gets."
@@ -101,39 +124,34 @@ def _phase_figure(chain: MlpChain) -> Figure:
     return figure
 
 
-def _edge_figure(chain: MlpChain, data: xarray.Dataset, advised: bool) -> Figure:
-    """Hidden layers at C_W and the kernel that they get, beside the edge chi_perp = 1 (9.93) at this kernel."""
-    from foretrain.doctor.mlp_chain import critical_weights
-
-    # The first layer gets the inputs, and the last one sets the size of the outputs.
-    inner = data.isel(layer=slice(1, -1))
-    layers = [("layers of this network", inner["C_W"].values, inner["K_before"].values, False)]
-    if advised:
-        layers.append(("advised", inner["C_W_wanted"].values, inner["K_before_wanted"].values, True))
-    kernels = np.concatenate([K[np.isfinite(K) & (K > 0)] for _, _, K, _ in layers])
-    figure = Figure(size=(7.2, 4.2))
-    caption = "Left of the line differences and gradients shrink in the layer, right of it they grow."
-    if advised:
-        caption += f" The advice puts every hidden layer on the line, with C_W {_range(layers[1][1])}."
-    panel = figure.panel("Every hidden layer beside the edge at its kernel", caption=caption)
-    panel.x, panel.y = Axis("weight variance  $C_W$", low=0.0), log("kernel K of the layer before")
-    if len(kernels):
-        along = np.geomspace(kernels.min() / 2, 2 * kernels.max(), _POINTS)
-        panel.curve(critical_weights(chain.activation, along), along, "-", r"$\chi_\perp = 1$", INK)
-    for label, C_W, K, hollow in layers:
-        panel.curve(C_W, np.where(K > 0, K, np.nan), "o", label, INK, size=9 if hollow else 7, hollow=hollow)
-    return figure
-
-
 def agreement(patient: Patient) -> Answer | None:
     """What the theory of wide networks says about this one, and what it does."""
     parts: list[Part] = []
     figure = Figure(columns=2)
     kernels = patient.data("initialisation", *_KERNELS)
     if kernels is not None:
-        parts += _kernel_table(kernels)
-        layers = kernels["layer"].values
+        # Kernels by layer, and the layers that are far from the theory.
+        layers = kernels["layer"].values.tolist()
+        names = kernels["name"].values.tolist() if "name" in kernels.coords else layers
         measured, theory, deviation = (kernels[key].mean("input").values for key in _KERNELS[:3])
+        # The inputs share their weights, so their scores do not average out: their mean is typical.
+        finite = [z[np.isfinite(z)] for z in kernels["K_z"].values]
+        typical = [round(float(z.mean()), 2) if len(z) else np.nan for z in finite]
+        columns = (
+            "Layer",
+            "Module",
+            "K by theory",
+            "K measured",
+            "± between networks",
+            Column("z", "deviations"),
+        )
+        numbers = map(three_digits, (theory, measured, deviation))
+        rows = list(zip(layers, names, *numbers, typical, strict=True))
+        far = [str(layer) for layer, z in zip(layers, typical, strict=True) if abs(z) > _FAR]
+        table = Table(columns, rows, f"Kernels K, means over {kernels.sizes['input']} inputs")
+        parts.append(table)
+        if far:
+            parts.append(f"Farther than {_FAR:g} deviations away: layers {', '.join(far)}.")
         panel = figure.panel(
             "Size of the signal, layer by layer",
             x=Axis("layer", whole=True),
@@ -145,74 +163,44 @@ def agreement(patient: Patient) -> Answer | None:
         band = (np.maximum(theory - 2 * deviation, theory * 1e-2), theory + 2 * deviation)
         panel.curve(layers, theory, "--", "theory ± 2 deviations", BLUE, band=band)
         panel.curve(layers, measured, "s", "measured", ORANGE)
-        _add_scores(figure, kernels)
+        scores = kernels["K_z"].values
+        known = scores[np.isfinite(scores)]
+        reach = max(3.2, 1.1 * float(np.abs(known).max())) if len(known) else 3.2
+        inside = int((np.abs(known) <= 2).sum())
+        panel = figure.panel(
+            "Distance from the theory",
+            x=Axis("layer", whole=True),
+            y=Axis("z", low=-reach, high=reach),
+            caption=f"{inside} of {len(known)} scores lie within 2 deviations; inputs share their weights and go "
+            "together.",
+        )
+        for number, values in enumerate(scores.T):
+            marker, color = POINTS[number % len(POINTS)], COLOURS[number % len(COLOURS)]
+            panel.curve(layers, values, marker, f"input {number + 1}", color)
+        panel.level(2.0, label="+2", dash=":")
+        panel.level(-2.0, label="−2", dash=":")
     needed = [f"{key}_{kind}" for key in _SIGNALS for kind in ("measured", "theory")]
     signals = patient.data("initialisation", *needed)
     if signals is not None and signals.sizes["hidden"] > 1:
-        _add_signals(figure, signals)
+        hidden, said = signals["hidden"].values, []
+        panel = figure.panel(
+            "Differences and gradients through the hidden layers",
+            x=Axis("hidden layer", whole=True),
+            y=log("root mean square"),
+        )
+        for (key, name), marker, color in zip(_SIGNALS.items(), POINTS, COLOURS):
+            measured, theory = (np.sqrt(signals[f"{key}_{kind}"].values) for kind in ("measured", "theory"))
+            panel.curve(hidden, theory, "--", f"{name}, theory", color)
+            panel.curve(hidden, measured, marker, f"{name}, measured", color)
+            ratio = measured[-1] / measured[0] if key == "distance" else measured[0] / measured[-1]
+            direction = "forwards" if key == "distance" else "backwards"
+            said.append(f"{name} are multiplied by {number_text(ratio)} {direction}")
+        panel.caption = f"Through {len(hidden)} hidden layers {' and '.join(said)}."
     lead = (
         "The theory predicts the mean over networks with these widths and variances; z counts how many deviations "
         "between single networks this one is away from it."
     )
     return Answer(lead, [*parts, figure], title="Theory beside measurement") if figure.panels else None
-
-
-def _kernel_table(data: xarray.Dataset) -> list[Part]:
-    """Kernels by layer, and the layers that are far from the theory."""
-    layers = data["layer"].values.tolist()
-    names = data["name"].values.tolist() if "name" in data.coords else layers
-    measured, theory, deviation = (three_digits(data[key].mean("input").values) for key in _KERNELS[:3])
-    # The inputs share their weights, so their scores do not average out: their mean is typical.
-    known = [z[np.isfinite(z)] for z in data["K_z"].values]
-    scores = [round(float(z.mean()), 2) if len(z) else np.nan for z in known]
-    columns = (
-        "Layer",
-        "Module",
-        "K by theory",
-        "K measured",
-        "± between networks",
-        Column("z", "deviations"),
-    )
-    rows = list(zip(layers, names, theory, measured, deviation, scores, strict=True))
-    far = [str(layer) for layer, z in zip(layers, scores, strict=True) if abs(z) > _FAR]
-    table = Table(columns, rows, f"Kernels K, means over {data.sizes['input']} inputs")
-    return [table, *([f"Farther than {_FAR:g} deviations away: layers {', '.join(far)}."] if far else [])]
-
-
-def _add_scores(figure: Figure, data: xarray.Dataset) -> None:
-    layers, scores = data["layer"].values, data["K_z"].values
-    known = scores[np.isfinite(scores)]
-    reach = max(3.2, 1.1 * float(np.abs(known).max())) if len(known) else 3.2
-    inside = int((np.abs(known) <= 2).sum())
-    panel = figure.panel(
-        "Distance from the theory",
-        x=Axis("layer", whole=True),
-        y=Axis("z", low=-reach, high=reach),
-        caption=f"{inside} of {len(known)} scores lie within 2 deviations; inputs share their weights and go "
-        "together.",
-    )
-    for number, values in enumerate(scores.T):
-        marker, color = POINTS[number % len(POINTS)], COLOURS[number % len(COLOURS)]
-        panel.curve(layers, values, marker, f"input {number + 1}", color)
-    panel.level(2.0, label="+2", dash=":")
-    panel.level(-2.0, label="−2", dash=":")
-
-
-def _add_signals(figure: Figure, data: xarray.Dataset) -> None:
-    hidden, said = data["hidden"].values, []
-    panel = figure.panel(
-        "Differences and gradients through the hidden layers",
-        x=Axis("hidden layer", whole=True),
-        y=log("root mean square"),
-    )
-    for (key, name), marker, color in zip(_SIGNALS.items(), POINTS, COLOURS):
-        measured, theory = (np.sqrt(data[f"{key}_{kind}"].values) for kind in ("measured", "theory"))
-        panel.curve(hidden, theory, "--", f"{name}, theory", color)
-        panel.curve(hidden, measured, marker, f"{name}, measured", color)
-        ratio = measured[-1] / measured[0] if key == "distance" else measured[0] / measured[-1]
-        direction = "forwards" if key == "distance" else "backwards"
-        said.append(f"{name} are multiplied by {number_text(ratio)} {direction}")
-    panel.caption = f"Through {len(hidden)} hidden layers {' and '.join(said)}."
 
 
 def layers(patient: Patient) -> Answer | None:
@@ -223,10 +211,37 @@ def layers(patient: Patient) -> Answer | None:
         _add_gains(figure, gains)
     shares = patient.data("layer_shares", "relative", "share")
     if shares is not None:
-        _add_shares(figure, shares)
+        names, relative = short_names(shares["layer"].values), shares["relative"].values
+        low, high = int(np.argmin(relative)), int(np.argmax(relative))
+        panel = figure.panel(
+            "Share of every layer in learning",
+            x=names_axis(names),
+            y=log("share / mean share"),
+            caption=f"Layer {names[low]} moves the outputs least, {number_text(relative[low])} of the mean layer; "
+            f"layer {names[high]} most, {number_text(relative[high])}. The equivalence principle asks for 1.",
+        )
+        panel.curve(np.arange(len(names)), relative, "o", "this network, at its rates", BLUE)
+        if "theory_share" in shares:
+            theory = shares["theory_share"].values
+            panel.curve(np.arange(len(names)), theory, ":", "theory, at equal rates", ORANGE)
+        panel.level(1.0, label="equal shares", dash=":")
     units = patient.data("dead_units", "dead", "closed")
     if units is not None and any(units[key].any() for key in _UNITS if key in units):
-        _add_units(figure, units)
+        names, keys = short_names(units["layer"].values), [key for key in _UNITS if key in units]
+        worst = int(np.argmax(units["dead"].values))
+        dead = 100 * float(units["dead"][worst])
+        panel = figure.panel(
+            "Units that do not answer",
+            x=names_axis(names),
+            y=Axis("percent", low=0, high=100),
+            caption=f"At most {dead:.0f} % of the units of a layer are dead (layer {names[worst]})."
+            if dead
+            else "No unit is dead.",
+        )
+        width = 0.8 / len(keys)
+        for number, key in enumerate(keys):
+            places = np.arange(len(names)) + (number - (len(keys) - 1) / 2) * width
+            panel.bars(places, 100 * units[key].values, _UNITS[key], COLOURS[number], width=width)
     scatter = patient.data("aspect_ratio", "fluctuation")
     if scatter is not None:
         layers, values = scatter["layer"].values, scatter["fluctuation"].values
@@ -270,41 +285,6 @@ def _add_gains(figure: Figure, data: xarray.Dataset) -> None:
         panel.curve(places, curves[0], "o-", labels[0], BLUE)
         panel.curve(places, curves[1], "s--", labels[1], ORANGE)
     gains.level(1.0, label="keeps the size", dash=":")
-
-
-def _add_shares(figure: Figure, data: xarray.Dataset) -> None:
-    names, relative = short_names(data["layer"].values), data["relative"].values
-    low, high = int(np.argmin(relative)), int(np.argmax(relative))
-    panel = figure.panel(
-        "Share of every layer in learning",
-        x=names_axis(names),
-        y=log("share / mean share"),
-        caption=f"Layer {names[low]} moves the outputs least, {number_text(relative[low])} of the mean layer; layer "
-        f"{names[high]} most, {number_text(relative[high])}. The equivalence principle asks for 1.",
-    )
-    panel.curve(np.arange(len(names)), relative, "o", "this network, at its rates", BLUE)
-    if "theory_share" in data:
-        theory = data["theory_share"].values
-        panel.curve(np.arange(len(names)), theory, ":", "theory, at equal rates", ORANGE)
-    panel.level(1.0, label="equal shares", dash=":")
-
-
-def _add_units(figure: Figure, data: xarray.Dataset) -> None:
-    names, keys = short_names(data["layer"].values), [key for key in _UNITS if key in data]
-    worst = int(np.argmax(data["dead"].values))
-    dead = 100 * float(data["dead"][worst])
-    panel = figure.panel(
-        "Units that do not answer",
-        x=names_axis(names),
-        y=Axis("percent", low=0, high=100),
-        caption=f"At most {dead:.0f} % of the units of a layer are dead (layer {names[worst]})."
-        if dead
-        else "No unit is dead.",
-    )
-    width = 0.8 / len(keys)
-    for number, key in enumerate(keys):
-        places = np.arange(len(names)) + (number - (len(keys) - 1) / 2) * width
-        panel.bars(places, 100 * data[key].values, _UNITS[key], COLOURS[number], width=width)
 
 
 def inputs(patient: Patient) -> Answer | None:

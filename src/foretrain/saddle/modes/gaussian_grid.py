@@ -102,16 +102,12 @@ def _reduced(
 ) -> GaussianGrid:
     """Some points only, for odd activations half of them, with weights of sum one."""
     if act.parity == "odd":
-        side = _side(points)
+        # The sign of the first coordinate that is not zero, which tells g from -g; 0 at the origin.
+        sign = np.zeros(points.shape[1])
+        for axis in points:
+            sign = np.where(sign == 0, np.sign(np.where(np.abs(axis) > 1e-12, axis, 0.0)), sign)
+        side = np.asarray(sign)
         keep = keep & (side >= 0)
         weights = weights * (1 + np.abs(side))
     kept = weights[keep]
     return GaussianGrid(points[:, keep], kept / kept.sum(), meaning)
-
-
-def _side(points: Array) -> Array:
-    """The sign of the first coordinate that is not zero, which tells g from -g; 0 at the origin."""
-    sign = np.zeros(points.shape[1])
-    for axis in points:
-        sign = np.where(sign == 0, np.sign(np.where(np.abs(axis) > 1e-12, axis, 0.0)), sign)
-    return np.asarray(sign)
