@@ -71,7 +71,7 @@ def test_outside_the_classes_there_is_no_correction(
         (["--methods", "guess"], "choose from leading, corrected, reduced"),
         (["--lr", "0"], "positive learning rate"),
         (["--epsilon", "-0.1"], "epsilon"),
-        (["--depth", "1"], "2 or more"),
+        (["--depth", "1"], "at least 2"),
         (["--threshold", "-1"], "threshold"),
         (["--bottleneck", "9"], "more layers than any --depth"),
         (["--others", "2"], "add --bottleneck"),

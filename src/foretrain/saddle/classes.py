@@ -19,8 +19,9 @@ import numpy as np
 from foretrain.activations import Activation
 from foretrain.activations import activation as find_activation
 from foretrain.gaussian import Factor, expectation, factor, z
-from foretrain.saddle.parameters import check_beta, check_depth, check_width, matrix_times
+from foretrain.saddle.parameters import check_beta, matrix_times
 from foretrain.support.answers import Answer, Axis, Figure, Result, labelled
+from foretrain.support.arguments import whole_number
 from foretrain.support.errors import InputError, NotSupportedError
 
 if TYPE_CHECKING:
@@ -297,7 +298,7 @@ def coupling(activation: Any, depth: int, width: int = 64, beta: float = 1.0, ti
     >>> round(coupling("tanh", depth=4, width=64), 9)
     0.075713189
     """
-    layers, neurons = check_depth(depth), check_width(width)
+    layers, neurons = whole_number("depth", depth, 2), whole_number("width", width)
     strength = check_beta(beta) * classify(activation).signal(layers) / math.sqrt(neurons)
     return strength * matrix_times(neurons, time)
 

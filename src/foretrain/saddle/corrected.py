@@ -25,15 +25,9 @@ from numpy.typing import ArrayLike
 
 from foretrain.saddle.classes import SaddleClass, classify, escape_coupling
 from foretrain.saddle.leading import LEADING, Correction, balanced_time, transit_time
-from foretrain.saddle.parameters import (
-    Array,
-    bottleneck_scales,
-    check_depth,
-    check_positive,
-    check_threshold,
-    check_width,
-)
+from foretrain.saddle.parameters import Array, bottleneck_scales, check_threshold
 from foretrain.support.answers import Result
+from foretrain.support.arguments import positive, whole_number
 from foretrain.support.errors import NotSupportedError
 from foretrain.support.user_warnings import warn_user
 
@@ -111,10 +105,10 @@ def balanced_expansion(
     logarithm; for L < q + 1 it tends to a constant that depends on the threshold, and is all that the integral over
     the first-order flow has beside the leading term. That is log(X*/eps) for L = 2, otherwise eps^-(L-2) / (L-2).
     """
-    layers, found = check_depth(depth), classify(activation)
+    layers, found = whole_number("depth", depth, 2), classify(activation)
     scales = bottleneck_scales(epsilon, layers, layers)
     level = check_threshold(threshold, scales)
-    K = escape_coupling(found, layers, check_width(width), beta)
+    K = escape_coupling(found, layers, whole_number("width", width), beta)
     eps, coefficient = float(scales[0]), balanced_coefficient(found, layers)
     leading = balanced_time(1.0, eps, 2, level) if layers == 2 else eps ** (2 - layers) / (layers - 2)
     if found.q is None:
@@ -169,7 +163,7 @@ def printed_time(K: float, scales: Array, threshold: float, found: SaddleClass) 
 
 def printed_expansion(activation: Any, epsilon: float, depth: int) -> float:
     """K t of (30) for L > q + 1 and of (31) at L = q + 1, with the printed coefficient and the sign of Cor. 17."""
-    found, layers, eps = classify(activation), check_depth(depth), check_positive(epsilon, "epsilon")
+    found, layers, eps = classify(activation), whole_number("depth", depth, 2), positive("epsilon", epsilon)
     strength = printed_lambda(activation)
     if layers == 2 or (found.q is not None and layers < found.q + 1):
         raise NotSupportedError(

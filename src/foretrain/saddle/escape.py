@@ -22,14 +22,12 @@ from foretrain.saddle.parameters import (
     TimeUnit,
     bottleneck_scales,
     check_choice,
-    check_depth,
-    check_positive,
     check_scales,
     check_threshold,
-    check_width,
     matrix_times,
 )
 from foretrain.support.answers import INK, PALETTE, Answer, Figure, Part, Result, Table, log
+from foretrain.support.arguments import positive, whole_number
 from foretrain.support.errors import InputError
 from foretrain.support.progress import track
 from foretrain.support.user_warnings import warn_user
@@ -91,7 +89,7 @@ def escape_time(
     >>> round(escape_time("tanh", [0.1] * 4, width=64, threshold=0.3), 3)
     587.011
     """
-    X, neurons = check_scales(scales), check_width(width)
+    X, neurons = check_scales(scales), whole_number("width", width)
     level = check_threshold(threshold, X)
     check_choice(method, "`method`", list(METHODS))
     check_choice(source, "`source`", ["exact", "paper"])
@@ -146,7 +144,7 @@ def escape_times(
     found, small = classify(activation), np.atleast_1d(np.asarray(epsilon, dtype=float))
     if small.ndim != 1 or not small.size:
         raise InputError(f"`epsilon` must be one number or a list of them, but has shape {small.shape}.")
-    depths = [check_depth(layers) for layers in _sequence(depth)]
+    depths = [whole_number("depth", layers, 2) for layers in _sequence(depth)]
     narrow = [None] if bottleneck is None else list(_sequence(bottleneck))
     methods = [check_choice(name, "`formula`", list(METHODS)) for name in _sequence(formula)]
     shape = (len(small), len(depths), len(narrow), len(methods))
@@ -239,7 +237,7 @@ def escape_table(
     587.011
     """
     if learning_rate is not None:
-        check_positive(learning_rate, "learning_rate")
+        positive("learning_rate", learning_rate)
     if options.get("time", "matrix") != "matrix":
         raise InputError("`time=` is that of the matrix flow in a table: use escape_times for reduced times.")
     return EscapeTable(
@@ -342,7 +340,7 @@ def collapse(
 
     if isinstance(activations, str) or not len(activations):
         raise InputError("activations must be a list of activations, such as ['tanh', 'gelu'].")
-    layers, classes = check_depth(depth), [classify(spec) for spec in activations]
+    layers, classes = whole_number("depth", depth, 2), [classify(spec) for spec in activations]
     tables = [
         escape_times(
             found.activation,

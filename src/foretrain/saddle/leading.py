@@ -21,15 +21,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from foretrain.gaussian.nodes import gauss_legendre
-from foretrain.saddle.parameters import (
-    Array,
-    bottleneck_scales,
-    check_depth,
-    check_positive,
-    check_scales,
-    check_threshold,
-)
+from foretrain.saddle.parameters import Array, bottleneck_scales, check_scales, check_threshold
 from foretrain.support.answers import Result
+from foretrain.support.arguments import positive, whole_number
 from foretrain.support.errors import InputError
 
 _NODES = 16
@@ -181,13 +175,13 @@ def leading_time(K: float, scales: ArrayLike, threshold: float = 1.0) -> float:
     18.0
     """
     checked = check_scales(scales)
-    return transit_time(check_positive(K, "K"), checked, check_threshold(threshold, checked))
+    return transit_time(positive("K", K), checked, check_threshold(threshold, checked))
 
 
 def balanced_time(K: float, epsilon: float, depth: int, threshold: float = 1.0) -> float:
     """All layers at epsilon (11): log(X*/eps) / K for L = 2, (eps^-(L-2) - X*^-(L-2)) / ((L-2) K) for L >= 3."""
-    rate, layers = check_positive(K, "K"), check_depth(depth)
-    start, end = check_positive(epsilon, "epsilon"), check_positive(threshold, "threshold")
+    rate, layers = positive("K", K), whole_number("depth", depth, 2)
+    start, end = positive("epsilon", epsilon), positive("threshold", threshold)
     if start >= end:
         return 0.0
     return _power_integral(start, end, layers - 1) / rate
@@ -206,7 +200,7 @@ def critical_depth_time(
     r = 2: log(1/eps) / (K prod s_i); r >= 3: eps^-(r-2) / ((r-2) K prod s_i). For r = 1 the time stays finite and
     is the quadrature (10) at epsilon = 0, the only case in which the threshold matters.
     """
-    rate = check_positive(K, "K")
+    rate = positive("K", K)
     scales = bottleneck_scales(epsilon, bottleneck, depth, others)
     if bottleneck == 1:
         return leading_time(rate, np.concatenate([[0.0], scales[1:]]), threshold)
@@ -243,7 +237,7 @@ def shell_time(K: float, scales: ArrayLike, threshold: float = 1.0) -> ShellTime
 
     The scales are sorted, s_{L+1} is the threshold, and it is on the smallest layer, not on X_1.
     """
-    rate, end = check_positive(K, "K"), check_positive(threshold, "threshold")
+    rate, end = positive("K", K), positive("threshold", threshold)
     ordered = np.sort(check_scales(scales))
     if ordered[0] >= end:
         return ShellTime(0.0, (), 0.0, 0.0)

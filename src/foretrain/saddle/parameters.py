@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from foretrain.support.arguments import positive, real_array, whole_number
 from foretrain.support.errors import InputError, unknown_name
 
 Array = NDArray[np.float64]
@@ -38,42 +38,12 @@ def check_scales(scales: ArrayLike) -> Array:
 
 def check_state(scales: ArrayLike) -> Array:
     """One finite number for each of at least two layers, of any sign."""
-    if np.ma.is_masked(scales):
-        raise InputError("`scales` are masked: fill the masked ones, or leave those layers out.")
-    try:
-        found = np.array(scales, dtype=float)
-    except (TypeError, ValueError):
-        raise InputError(f"`scales` must be one number for each layer, not {scales!r}.") from None
+    found = real_array("scales", scales)
     if found.ndim != 1 or len(found) < 2:
         raise InputError(
             f"`scales` must be a list with one number for each of at least two layers, but has shape {found.shape}."
         )
-    if not np.isfinite(found).all():
-        raise InputError("the `scales` must be finite numbers.")
     return found
-
-
-def check_depth(depth: int) -> int:
-    """The number of layers L, at least two."""
-    return _whole(depth, 2, "depth", "the number of layers, 2 or more")
-
-
-def check_width(width: int) -> int:
-    """The hidden width N."""
-    return _whole(width, 1, "width", "the number of hidden neurons, 1 or more")
-
-
-def check_positive(value: Any, name: str) -> float:
-    """A finite positive number."""
-    if isinstance(value, (str, bytes)) or np.ndim(value) != 0:
-        raise InputError(f"`{name}` must be one positive number, not {value!r}.")
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        raise InputError(f"`{name}` must be one positive number, not {value!r}.") from None
-    if not 0 < number < np.inf:
-        raise InputError(f"`{name}` is {number!r}: give a finite positive number.")
-    return number
 
 
 def check_beta(beta: Any) -> float:
@@ -89,11 +59,11 @@ def check_beta(beta: Any) -> float:
 
 def check_threshold(threshold: float, scales: Array) -> float:
     """The threshold on X_1, refused where a positive scale is too far below it for floating point."""
-    level = check_positive(threshold, "threshold")
-    positive = scales[scales > 0]
-    if positive.size and positive.min() < SMALLEST_RATIO * level:
+    level = positive("threshold", threshold)
+    nonzero = scales[scales > 0]
+    if nonzero.size and nonzero.min() < SMALLEST_RATIO * level:
         raise InputError(
-            f"the scale {positive.min():g} is more than a factor 1e100 below the threshold {level:g}: give 0 instead."
+            f"the scale {nonzero.min():g} is more than a factor 1e100 below the threshold {level:g}: give 0 instead."
         )
     return level
 
@@ -118,8 +88,7 @@ def bottleneck_scales(epsilon: float, bottleneck: int, depth: int, others: Array
     >>> bottleneck_scales(0.1, 2, 4)
     array([0.1, 0.1, 1. , 1. ])
     """
-    layers = check_depth(depth)
-    narrow = _whole(bottleneck, 1, "bottleneck", "the number of layers at the small scale, 1 or more")
+    layers, narrow = whole_number("depth", depth, 2), whole_number("bottleneck", bottleneck)
     if narrow > layers:
         raise InputError(f"bottleneck is {narrow}, but there are {layers} layers: give at most depth.")
     rest = np.asarray(others, dtype=float)
@@ -127,16 +96,6 @@ def bottleneck_scales(epsilon: float, bottleneck: int, depth: int, others: Array
         raise InputError(
             f"others has shape {rest.shape}: give one number, or one for each of the {layers - narrow} other layers."
         )
-    scales = np.full(layers, check_positive(epsilon, "epsilon"))
+    scales = np.full(layers, positive("epsilon", epsilon))
     scales[narrow:] = rest
     return check_scales(scales)
-
-
-def _whole(value: Any, least: int, name: str, meaning: str) -> int:
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise InputError(f"`{name}` must be a whole number ({meaning}), not {value!r}.") from None
-    if number < least:
-        raise InputError(f"`{name}` is {number}: give {meaning}.")
-    return number

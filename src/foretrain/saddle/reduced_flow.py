@@ -18,12 +18,11 @@ from foretrain.saddle.parameters import (
     Array,
     TimeUnit,
     check_beta,
-    check_positive,
     check_state,
-    check_width,
     matrix_times,
 )
 from foretrain.support.answers import Figure, labelled
+from foretrain.support.arguments import positive, whole_number
 from foretrain.support.errors import InputError
 
 if TYPE_CHECKING:
@@ -57,7 +56,7 @@ def reduced_flow(
     >>> path["X"].sel(layer=1).values.round(4)
     array([0.03  , 0.0473, 0.078 , 0.2038])
     """
-    act, X, neurons = find_activation(activation), check_state(scales), check_width(width)
+    act, X, neurons = find_activation(activation), check_state(scales), whole_number("width", width)
     unit, strength = matrix_times(neurons, time), check_beta(beta)
     if sum(end is not None for end in (until, times, threshold)) != 1:
         raise InputError(
@@ -99,7 +98,7 @@ def _record(until: float | None, times: ArrayLike | None, points: int) -> Array:
         if points < 2:
             raise InputError(f"`points` is {points}: give the number of times to record, 2 or more.")
         assert until is not None
-        return np.linspace(0.0, 0.0 if until == 0.0 else check_positive(until, "until"), points)
+        return np.linspace(0.0, 0.0 if until == 0.0 else positive("until", until), points)
     record = np.atleast_1d(np.asarray(times, dtype=float))
     if record.ndim != 1 or not record.size or not np.isfinite(record).all():
         raise InputError("times must be a list of finite numbers.")

@@ -26,15 +26,9 @@ from foretrain.activations import Activation
 from foretrain.activations import activation as find_activation
 from foretrain.saddle.chain_flow import smallest_scale
 from foretrain.saddle.modes.gaussian_grid import GaussianGrid, gaussian_grid
-from foretrain.saddle.parameters import (
-    Array,
-    check_beta,
-    check_choice,
-    check_depth,
-    check_positive,
-    check_width,
-)
+from foretrain.saddle.parameters import Array, check_beta, check_choice
 from foretrain.support.answers import labelled
+from foretrain.support.arguments import positive, whole_number
 from foretrain.support.errors import InputError, NotSupportedError
 
 if TYPE_CHECKING:
@@ -204,7 +198,9 @@ def block_field(
     chosen = gaussian_grid(act, len(strengths)) if grid is None else grid
     if len(chosen.points) != len(strengths):
         raise InputError(f"the grid is for {len(chosen.points)} modes, but there are {len(strengths)} betas.")
-    return BlockField(act, check_depth(depth), check_width(block_width), strengths, chosen)
+    return BlockField(
+        act, whole_number("depth", depth, 2), whole_number("width", block_width), strengths, chosen
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -308,7 +304,7 @@ def block_escape(
         """The numbers of the modes whose passing of a threshold is called their escape."""
         return field.alignments(state) if observable == "alignment" else field.layout.scales(state)[..., 0, :]
 
-    levels = np.full(len(field.betas), check_positive(threshold, "threshold"))
+    levels = np.full(len(field.betas), positive("threshold", threshold))
     times = np.array(
         [follow(field.matrix_rates, start, until, watch=watch, levels=levels).crossings for start in starts]
     )

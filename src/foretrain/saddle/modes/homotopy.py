@@ -19,8 +19,9 @@ from scipy.integrate import solve_ivp
 from foretrain.gaussian.nodes import gauss_legendre
 from foretrain.saddle.modes.blocks import BlockLayout, BlockPath, follow
 from foretrain.saddle.modes.closure import ModeField
-from foretrain.saddle.parameters import Array, check_positive
+from foretrain.saddle.parameters import Array
 from foretrain.support.answers import Result
+from foretrain.support.arguments import positive
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.progress import track
 
@@ -145,7 +146,7 @@ def homotopy(
             f"mode is {mode} of {layout.modes} and nodes is {nodes}: give 0, 1, ... and 1 or more."
         )
     place = mode * (layout.modes + 1)
-    family = _Family(first, second, place, check_positive(threshold, "threshold"), until)
+    family = _Family(first, second, place, positive("threshold", threshold), until)
     (points, weights), groups = gauss_legendre(nodes), channels(layout)
     found = [family.shares(float(nu), state, groups) for nu in track(points, "nodes of the homotopy")]
     total = weights @ np.array([shares for shares, _ in found])

@@ -29,15 +29,9 @@ from scipy.special import hyp2f1
 from foretrain.activations import activation as find_activation
 from foretrain.saddle.chain_flow import ChainField, gaussian_rule
 from foretrain.saddle.classes import classify, escape_coupling
-from foretrain.saddle.parameters import (
-    Array,
-    check_beta,
-    check_depth,
-    check_positive,
-    check_scales,
-    check_width,
-)
+from foretrain.saddle.parameters import Array, check_beta, check_scales
 from foretrain.support.answers import Result, labelled
+from foretrain.support.arguments import positive, whole_number
 from foretrain.support.errors import InputError, NotSupportedError
 
 if TYPE_CHECKING:
@@ -51,7 +45,7 @@ def transit_integral(depth: int, theta: ArrayLike) -> Array:
     1.0
     """
     reach = np.asarray(theta, dtype=float)
-    power = (check_depth(depth) - 1) / 2
+    power = (whole_number("depth", depth, 2) - 1) / 2
     ends = np.isinf(reach)
     inside = np.where(ends, 0.0, reach)
     whole = math.sqrt(math.pi) / 2 * math.gamma(power - 0.5) / math.gamma(power) if depth > 2 else math.inf
@@ -60,7 +54,7 @@ def transit_integral(depth: int, theta: ArrayLike) -> Array:
 
 def chain_moment(activation: Any, depth: int, rho: float) -> float:
     """T_L(rho) = E[prod_{j=1..L-1} sigma'(c_j)], c_1 = rho g, c_{j+1} = rho sigma(c_j); alpha^(L-1) at rho = 0."""
-    act, layers = find_activation(activation), check_depth(depth)
+    act, layers = find_activation(activation), whole_number("depth", depth, 2)
     rule = gaussian_rule(act, refinement=1)
     signal, product = rho * rule.points, np.ones_like(rule.points)
     for _ in range(layers - 1):
@@ -72,7 +66,7 @@ def chain_moment(activation: Any, depth: int, rho: float) -> float:
 def mode_coupling(activation: Any, depth: int, rho: float, block_width: int, beta: float) -> float:
     """K_L^k = beta_k h T_L(rho_k) / sqrt(N_B) (52), per matrix time s; the paper prints N for the block's N_B."""
     moment = chain_moment(activation, depth, rho)
-    return check_beta(beta) * classify(activation).h * moment / math.sqrt(check_width(block_width))
+    return check_beta(beta) * classify(activation).h * moment / math.sqrt(whole_number("width", block_width))
 
 
 def mode_times(
@@ -107,7 +101,7 @@ def mode_times(
             f"K of the modes is {K.tolist()}: only modes with K > 0 escape along positive scales."
         )
     rate = K * scales ** (depth - 2)
-    time = transit_integral(depth, check_positive(threshold, "threshold") / scales) / rate
+    time = transit_integral(depth, positive("threshold", threshold) / scales) / rate
     rank = np.empty(len(rate), dtype=int)
     rank[np.argsort(-rate, kind="stable")] = np.arange(1, len(rate) + 1)
     variables = {"beta": strengths, "rho": scales, "K": K, "rate": rate, "time": time, "rank": rank}
@@ -126,15 +120,15 @@ def critical_depth(rho: float, epsilon: float, depth: int) -> float:
     >>> round(critical_depth(0.1, 0.01, depth=4), 12)
     3.0
     """
-    layers, small = check_depth(depth), check_positive(epsilon, "epsilon")
+    layers, small = whole_number("depth", depth, 2), positive("epsilon", epsilon)
     if small >= 1 or layers == 2:
         raise InputError("a critical depth needs epsilon below 1 and at least three layers.")
-    return 2 + (layers - 2) * math.log(check_positive(rho, "rho")) / math.log(small)
+    return 2 + (layers - 2) * math.log(positive("rho", rho)) / math.log(small)
 
 
 def critical_scale(bottleneck: float, epsilon: float, depth: int) -> float:
     """rho_k = epsilon^((r_k - 2) / (L - 2)), the inverse of :func:`critical_depth`."""
-    layers, small = check_depth(depth), check_positive(epsilon, "epsilon")
+    layers, small = whole_number("depth", depth, 2), positive("epsilon", epsilon)
     if layers == 2:
         raise InputError(
             "with two layers the escape does not depend on a critical depth: give three or more."
@@ -144,8 +138,12 @@ def critical_scale(bottleneck: float, epsilon: float, depth: int) -> float:
 
 def fitted_product(activation: Any, depth: int, beta: float, block_width: int) -> float:
     """prod_l X_l = beta h / (sqrt(N_B) alpha^(L-1)), where a mode settles at leading order in small scales."""
-    found, layers = classify(activation), check_depth(depth)
-    return check_beta(beta) * found.h / (math.sqrt(check_width(block_width)) * found.alpha ** (layers - 1))
+    found, layers = classify(activation), whole_number("depth", depth, 2)
+    return (
+        check_beta(beta)
+        * found.h
+        / (math.sqrt(whole_number("width", block_width)) * found.alpha ** (layers - 1))
+    )
 
 
 def fitted_scales(activation: Any, scales: ArrayLike, *, beta: float, block_width: int) -> Array:
@@ -154,7 +152,7 @@ def fitted_scales(activation: Any, scales: ArrayLike, *, beta: float, block_widt
     The averages are exact. (The scalar flow (4) itself then creeps on along a valley of almost equal loss.)
     """
     X = check_scales(scales)
-    escape_coupling(classify(activation), len(X), check_width(block_width), beta)
+    escape_coupling(classify(activation), len(X), whole_number("width", block_width), beta)
     field = ChainField(find_activation(activation), block_width, beta)
     gaps = X**2 - X[0] ** 2
     least = math.sqrt(max(0.0, float(-gaps.min())))
@@ -197,7 +195,7 @@ def product_coefficients(
             f"scales have shape {X.shape}, betas {strengths.shape}, and layer is {layer}: give (layers, modes), "
             "(modes) and a layer below the last."
         )
-    width = check_width(block_width)
+    width = whole_number("width", block_width)
     chains = [ChainField(act, width, float(beta), refinement=1) for beta in strengths]
     ways = [chain.passage(X[:, mode]) for mode, chain in enumerate(chains)]
     weights = chains[0].rule.weights
@@ -241,7 +239,7 @@ class Stage(Result):
 
     def time(self, threshold: float, start: float = 0.0) -> float:
         """When U reaches the threshold from ``start``; infinite if it comes to rest before."""
-        level = check_positive(threshold, "threshold")
+        level = positive("threshold", threshold)
         if not 0 <= start <= level:
             raise InputError(f"start is {start:g}: give a number from 0 to the threshold {level:g}.")
         # The rate is smallest at an end, or where damping and growth balance.
@@ -269,6 +267,6 @@ def stage(activation: Any, depth: int, *, beta: float, rho: float, block_width: 
     >>> round(found.drive / found.growth, 12)
     0.001
     """
-    layers, found, scale = check_depth(depth), classify(activation), check_positive(rho, "rho")
-    K = escape_coupling(found, layers, check_width(block_width), beta)
+    layers, found, scale = whole_number("depth", depth, 2), classify(activation), positive("rho", rho)
+    K = escape_coupling(found, layers, whole_number("width", block_width), beta)
     return Stage(layers, K * scale ** (layers - 1), (found.alpha * scale) ** (2 * (layers - 1)), K)
