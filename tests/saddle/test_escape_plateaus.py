@@ -12,8 +12,13 @@ from scipy.integrate import solve_ivp
 
 from foretrain.activations import activation
 from foretrain.saddle import centred, coupling, escape_time, reduced_flow
-from foretrain.saddle.chain_flow import ChainField, StalledError, evaluation_limit
-from foretrain.saddle.exact_time import cross_plateau, driven_share
+from foretrain.saddle.scalar_flow import (
+    ChainField,
+    StalledError,
+    cross_plateau,
+    driven_share,
+    evaluation_limit,
+)
 from foretrain.support.errors import AccuracyWarning
 
 
@@ -58,7 +63,7 @@ def test_the_plateau_ends_where_the_output_is_no_longer_small() -> None:
     assert driven_share(field, found.states[-1]) == pytest.approx(0.5, abs=1e-6)
 
 
-LIMIT = "foretrain.saddle.chain_flow._MOST_EVALUATIONS"
+LIMIT = "foretrain.saddle.scalar_flow._MOST_EVALUATIONS"
 
 
 def test_a_slow_valley_gives_infinity_and_says_where_it_was_left(monkeypatch: pytest.MonkeyPatch) -> None:

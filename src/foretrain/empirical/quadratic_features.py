@@ -25,9 +25,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from foretrain.empirical.differentials.autodiff import change_along, curvature_along, repeated_along
+from foretrain.empirical.differentials.derivatives import (
+    change_along,
+    curvature_along,
+    differentiable_often,
+    repeated_along,
+)
 from foretrain.empirical.differentials.kernel_differentials import dntk
-from foretrain.empirical.differentials.written_out import differentiable_often
 from foretrain.empirical.kernel_operator.passes import (
     REFUSALS,
     Linearised,

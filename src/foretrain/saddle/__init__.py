@@ -17,7 +17,6 @@ The paper's own coefficients: ``escape_time(..., method="corrected", source="pap
 """
 
 from foretrain.saddle import modes
-from foretrain.saddle.chain_flow import ChainField
 from foretrain.saddle.classes import SaddleClass, centred, classify, coupling
 from foretrain.saddle.corrected import (
     BalancedExpansion,
@@ -32,6 +31,7 @@ from foretrain.saddle.escape import EscapeTable, collapse, escape_table, escape_
 from foretrain.saddle.leading import ShellTime, balanced_time, critical_depth_time, leading_time, shell_time
 from foretrain.saddle.parameters import bottleneck_scales
 from foretrain.saddle.reduced_flow import reduced_flow
+from foretrain.saddle.scalar_flow import ChainField
 
 __all__ = [
     "BalancedExpansion",

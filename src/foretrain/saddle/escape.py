@@ -14,7 +14,6 @@ from numpy.typing import ArrayLike
 
 from foretrain.saddle.classes import SaddleClass, classify, coupling, escape_coupling
 from foretrain.saddle.corrected import corrected_time, correction_of, printed_time
-from foretrain.saddle.exact_time import reduced_time
 from foretrain.saddle.leading import transit_time
 from foretrain.saddle.parameters import (
     TIME_LABELS,
@@ -26,6 +25,7 @@ from foretrain.saddle.parameters import (
     check_threshold,
     matrix_times,
 )
+from foretrain.saddle.scalar_flow import reduced_time
 from foretrain.support.answers import INK, PALETTE, Answer, Figure, Part, Result, Table, log
 from foretrain.support.arguments import positive, whole_number
 from foretrain.support.errors import InputError

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from foretrain.activations import activation as find_activation
-from foretrain.saddle.chain_flow import ChainField, follow, with_accuracy
 from foretrain.saddle.classes import coupling
 from foretrain.saddle.escape import escape_time
 from foretrain.saddle.parameters import (
@@ -21,6 +20,7 @@ from foretrain.saddle.parameters import (
     check_state,
     matrix_times,
 )
+from foretrain.saddle.scalar_flow import ChainField, follow, with_accuracy
 from foretrain.support.answers import Figure, labelled
 from foretrain.support.arguments import positive, whole_number
 from foretrain.support.errors import InputError

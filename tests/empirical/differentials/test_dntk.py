@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
 import foretrain as ft
-from foretrain.empirical.differentials import Differential, SecondDifferentials, autodiff
+from foretrain.empirical.differentials import Differential, SecondDifferentials, derivatives
 from foretrain.support.errors import InputError, NotEnoughMemoryError, NotSupportedError
 
 SAMPLES = 2
@@ -264,7 +264,7 @@ def test_all_routes_agree(order: int, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: object) -> Tensor:
         raise NotImplementedError
 
-    monkeypatch.setattr(autodiff, "_by_forward_mode", refused)
+    monkeypatch.setattr(derivatives, "_by_forward_mode", refused)
     other = run(model, x)
     assert other.route == "nested backward passes"
     torch.testing.assert_close(found.values, other.values, rtol=1e-10, atol=1e-12)
@@ -272,12 +272,12 @@ def test_all_routes_agree(order: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_wrong_forward_mode_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     model, x = made("gated cell")
-    right, forward = ft.dntk(model, x), autodiff._by_forward_mode
-    monkeypatch.setattr(autodiff, "_by_forward_mode", lambda *given: 1.0001 * forward(*given))
+    right, forward = ft.dntk(model, x), derivatives._by_forward_mode
+    monkeypatch.setattr(derivatives, "_by_forward_mode", lambda *given: 1.0001 * forward(*given))
     found = ft.dntk(model, x)
     assert found.route == "nested backward passes"
     torch.testing.assert_close(found.values, right.values)
-    monkeypatch.setattr(autodiff, "_by_backward_passes", autodiff._by_forward_mode)
+    monkeypatch.setattr(derivatives, "_by_backward_passes", derivatives._by_forward_mode)
     with pytest.raises(NotSupportedError, match="plain torch"):
         ft.dntk(model, x)
 

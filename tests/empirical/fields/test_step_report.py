@@ -12,7 +12,7 @@ from torch import nn
 
 from foretrain.empirical.autograd_graph.chain import find_chain
 from foretrain.empirical.fields import fields
-from foretrain.empirical.fields.step_report import crossed_kink
+from foretrain.empirical.fields.one_step import crossed_kink
 from foretrain.support.errors import InputError
 
 RATES = [1e-3, 1e-2, 1e-1]

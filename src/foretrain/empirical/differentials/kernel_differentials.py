@@ -12,7 +12,12 @@ from torch import Tensor, nn
 
 from foretrain.empirical.autograd_graph.chain import find_chain
 from foretrain.empirical.autograd_graph.tape import read
-from foretrain.empirical.differentials.autodiff import BACKWARD, Directions, derivative, gradients_of_changes
+from foretrain.empirical.differentials.derivatives import (
+    BACKWARD,
+    Directions,
+    derivative,
+    gradients_of_changes,
+)
 from foretrain.empirical.differentials.layered import LayeredDifferentials, Stack, stack_of_chain
 from foretrain.empirical.kernel_operator.passes import Linearised
 from foretrain.empirical.models.arguments import Rates, as_batch, numbers_below

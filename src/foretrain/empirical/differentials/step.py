@@ -15,7 +15,7 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor
 
-from foretrain.empirical.differentials.autodiff import Directions
+from foretrain.empirical.differentials.derivatives import Directions
 from foretrain.empirical.differentials.kernel_differentials import Options, Preparation, prepared
 from foretrain.empirical.kernel_operator.passes import Linearised
 from foretrain.empirical.models.model import unchanged

@@ -14,13 +14,13 @@ conjugate fields b_l go back, and their overlaps make the tangent kernel of the 
 """
 
 from foretrain.empirical.fields.collective import Fields, fields
-from foretrain.empirical.fields.first_order import FirstOrderStep
 from foretrain.empirical.fields.one_hidden_layer import (
     WeightFreeNetwork,
     simulate,
     weight_free,
     weight_training,
 )
+from foretrain.empirical.fields.one_step import FirstOrderStep, StepReport
 from foretrain.empirical.fields.record import FieldRecord, record_fields
 from foretrain.empirical.fields.spectra import (
     HeavyTail,
@@ -29,7 +29,6 @@ from foretrain.empirical.fields.spectra import (
     heavy_tail,
     tail_p_value,
 )
-from foretrain.empirical.fields.step_report import StepReport
 
 __all__ = [
     "FieldRecord",

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from foretrain.empirical.autograd_graph.chain import find_chain
 from foretrain.empirical.fields import spectra, transport
-from foretrain.empirical.fields.first_order import FirstOrderStep
+from foretrain.empirical.fields.one_step import FirstOrderStep, StepReport, step_report
 from foretrain.empirical.fields.spectra import HeavyTail, heavy_tail, observe
 from foretrain.empirical.fields.state import (
     OUTPUTS,
@@ -27,7 +27,6 @@ from foretrain.empirical.fields.state import (
     joined,
     labelled,
 )
-from foretrain.empirical.fields.step_report import StepReport, step_report
 from foretrain.support.answers import Answer, Axis, Figure, Part, Result, dataset_table
 from foretrain.support.answers import labelled as labelled_dataset
 from foretrain.support.errors import InputError

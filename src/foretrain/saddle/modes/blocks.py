@@ -24,9 +24,9 @@ from scipy.optimize import brentq
 
 from foretrain.activations import Activation
 from foretrain.activations import activation as find_activation
-from foretrain.saddle.chain_flow import smallest_scale
 from foretrain.saddle.modes.gaussian_grid import GaussianGrid, gaussian_grid
 from foretrain.saddle.parameters import Array, check_beta, check_choice
+from foretrain.saddle.scalar_flow import smallest_scale
 from foretrain.support.answers import labelled
 from foretrain.support.arguments import positive, whole_number
 from foretrain.support.errors import InputError, NotSupportedError

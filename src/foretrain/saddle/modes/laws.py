@@ -27,9 +27,9 @@ from scipy.optimize import brentq
 from scipy.special import hyp2f1
 
 from foretrain.activations import activation as find_activation
-from foretrain.saddle.chain_flow import ChainField, gaussian_rule
 from foretrain.saddle.classes import classify, escape_coupling
 from foretrain.saddle.parameters import Array, check_beta, check_scales
+from foretrain.saddle.scalar_flow import ChainField, gaussian_rule
 from foretrain.support.answers import Result, labelled
 from foretrain.support.arguments import positive, whole_number
 from foretrain.support.errors import InputError, NotSupportedError
