@@ -13,7 +13,7 @@ from foretrain.support.answers import Answer, Table
 from foretrain.support.errors import InputError
 
 if TYPE_CHECKING:
-    from foretrain.experiments.sweep.parameters import Parameter
+    from foretrain.experiments.sweep.targets import Parameter
 
 _OWN = (
     'observable = "file.py:function": any function; its parameters are those of its signature, and it returns '

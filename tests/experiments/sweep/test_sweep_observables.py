@@ -13,7 +13,7 @@ from swept import write_spec
 import foretrain as ft
 from foretrain.experiments import registry
 from foretrain.experiments.sweep import observables, sweep
-from foretrain.experiments.sweep.parameters import declared
+from foretrain.experiments.sweep.targets import declared
 from foretrain.gaussian import gram
 from foretrain.support.errors import InputError
 

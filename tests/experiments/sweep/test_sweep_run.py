@@ -11,8 +11,7 @@ from swept import write_drawn, write_fragile, write_spec, written
 import foretrain as ft
 from foretrain.experiments.sweep import price, read, sweep
 from foretrain.experiments.sweep.journal import LOG
-from foretrain.experiments.sweep.plan import points
-from foretrain.experiments.sweep.spec import read_spec
+from foretrain.experiments.sweep.spec import points, read_spec
 
 
 def test_data_have_the_axes_of_the_sweep(tmp_path: Path) -> None:

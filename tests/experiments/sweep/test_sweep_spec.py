@@ -9,8 +9,7 @@ import pytest
 from swept import write_spec
 
 from foretrain.experiments.sweep import EXAMPLE
-from foretrain.experiments.sweep.plan import Plan
-from foretrain.experiments.sweep.spec import line_of, read_spec
+from foretrain.experiments.sweep.spec import Plan, line_of, read_spec
 from foretrain.support.errors import FileError, InputError
 
 LONG = "{ from = 1, to = 2, points = 2000 }"

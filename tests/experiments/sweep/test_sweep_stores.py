@@ -14,7 +14,7 @@ from swept import content, write_drawn, write_fragile, write_spec, written
 
 from foretrain.experiments.sweep import journal, price, read, sweep
 from foretrain.experiments.sweep.journal import LOG
-from foretrain.experiments.sweep.plan import Plan
+from foretrain.experiments.sweep.spec import Plan
 from foretrain.support.errors import FileError
 
 

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     import xarray
 
     from foretrain.experiments.sweep.journal import Contents
-    from foretrain.experiments.sweep.plan import Point
-    from foretrain.experiments.sweep.spec import Spec
+    from foretrain.experiments.sweep.spec import Point, Spec
 
 STATUS, ERROR, REPEAT = "status", "error", "repeat"
 DONE, FAILED, MISSING = "done", "failed", "missing"

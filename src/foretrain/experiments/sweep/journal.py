@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from foretrain._version import __version__
 from foretrain.experiments.sweep.evaluation import Outcome
-from foretrain.experiments.sweep.plan import Plan
-from foretrain.experiments.sweep.spec import Spec
+from foretrain.experiments.sweep.spec import Plan, Spec
 from foretrain.support.atomic import new_file
 from foretrain.support.durable import Frame, Log, WorkFolder, damage, frame, read_frames
 from foretrain.support.errors import FileError, ForetrainError, ForetrainWarning

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
-from foretrain.experiments.sweep.parameters import Parameter, declared
+from foretrain.experiments.sweep.targets import Parameter, declared
 from foretrain.support.errors import InputError, unknown_name
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrain.experiments.sweep.answers import ERROR, REPEAT, STATUS
-from foretrain.experiments.sweep.parameters import SEED
+from foretrain.experiments.sweep.targets import SEED
 from foretrain.support import answers
 from foretrain.support.answers import FAINT, INK, PALETTE, Answer, Axis, Figure, Part, Table, scale_for
 from foretrain.support.errors import InputError, unknown_name
@@ -87,7 +87,26 @@ def sweep_figure(data: xarray.Dataset, quantity: str | None = None) -> Figure:
         if len(axes) == 2 and all(
             _is_numeric(array[axis]) and array.sizes[axis] > _MOST_LINES for axis in axes
         ):
-            _add_map(figure, array, axes, name)
+            # Colours over two axes; where a level is special, its line and colours that part there.
+            y, x = axes
+            values = array.mean([dim for dim in array.dims if dim not in axes]).transpose(y, x).values
+            finite, special = values[np.isfinite(values)], array.attrs.get("special")
+            panel = figure.panel(x=_axis(array[x]), y=_axis(array[y]))
+            places = array[x].values, array[y].values
+            if special is not None and (finite < special).any() and (finite > special * (1 + 1e-9)).any():
+                label = f"{name}  (line: {special:g})"
+                panel.heat_map(
+                    values,
+                    *places,
+                    label,
+                    diverging=True,
+                    low=finite.min(),
+                    high=finite.max(),
+                    middle=special,
+                )
+                panel.contours(*places, values, [special], color=INK, width=1.4)
+            else:
+                panel.heat_map(values, *places, name, logarithmic=scale_for(values, _WIDE) == "log")
         else:
             _add_lines(figure, array, axes, name, data.get(f"{name}{_DEVIATION}"))
     return figure
@@ -198,23 +217,6 @@ def _averaged(array: xarray.DataArray, x: str, errors: xarray.DataArray | None) 
     count = np.maximum(array.notnull().sum(draws), 1)
     mean, spread = array.mean(draws), array.std(draws)
     return mean.values, (spread / np.sqrt(np.maximum(count - 1, 1))).values
-
-
-def _add_map(figure: Figure, array: xarray.DataArray, axes: list[str], name: str) -> None:
-    """Colours over two axes; where a level is special, its line and colours that part there."""
-    y, x = axes
-    values = array.mean([dim for dim in array.dims if dim not in axes]).transpose(y, x).values
-    finite, special = values[np.isfinite(values)], array.attrs.get("special")
-    panel = figure.panel(x=_axis(array[x]), y=_axis(array[y]))
-    places = array[x].values, array[y].values
-    if special is not None and (finite < special).any() and (finite > special * (1 + 1e-9)).any():
-        label = f"{name}  (line: {special:g})"
-        panel.heat_map(
-            values, *places, label, diverging=True, low=finite.min(), high=finite.max(), middle=special
-        )
-        panel.contours(*places, values, [special], color=INK, width=1.4)
-    else:
-        panel.heat_map(values, *places, name, logarithmic=scale_for(values, _WIDE) == "log")
 
 
 def _axis(coordinate: xarray.DataArray) -> Axis:

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from foretrain.experiments.sweep.evaluation import LoneWorker, Outcome, Task, refuse_unsendable
-from foretrain.experiments.sweep.plan import Plan, Point
+from foretrain.experiments.sweep.spec import Plan, Point
 from foretrain.support import engines
 from foretrain.support.answers import Answer, Part, Result, labelled, picked
 from foretrain.support.memory import available_bytes, human_bytes

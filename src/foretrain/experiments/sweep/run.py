@@ -14,9 +14,8 @@ import numpy as np
 from foretrain.experiments.sweep import journal
 from foretrain.experiments.sweep.answers import ERROR, STATUS
 from foretrain.experiments.sweep.evaluation import LoneWorker, Outcome, Task, evaluate, refuse_unsendable
-from foretrain.experiments.sweep.plan import Plan, Point
 from foretrain.experiments.sweep.presentation import sweep_answer
-from foretrain.experiments.sweep.spec import Spec
+from foretrain.experiments.sweep.spec import Plan, Point, Spec
 from foretrain.support import engines
 from foretrain.support.answers import Answer, Result
 from foretrain.support.engines import WorkerDiedError

@@ -1,4 +1,4 @@
-"""The file that describes a sweep: read, checked, and refused with the line to mend.
+"""The file that describes a sweep, read, checked and refused with the line to mend, and the points that it asks for.
 
 ::
 
@@ -14,25 +14,44 @@
     C_W = { from = 0.5, to = 3.0, points = 26 }
     C_b = [0.0, 0.1, 0.2]
     epsilon = { from = 1e-3, to = 0.1, points = 9, spacing = "log" }
+
+Each point has a key and a seed that depend on its parameters alone.
 """
 
 from __future__ import annotations
 
+import hashlib
+import itertools
+import json
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from foretrain.experiments.sweep.answers import RESERVED
-from foretrain.experiments.sweep.parameters import SEED, Parameter, Scalar, missing, resolved
-from foretrain.experiments.sweep.targets import Target, of_experiment, of_observable
+from foretrain.experiments.sweep.answers import REPEAT, RESERVED
+from foretrain.experiments.sweep.targets import (
+    SEED,
+    Parameter,
+    Scalar,
+    Target,
+    missing,
+    of_experiment,
+    of_observable,
+    resolved,
+)
 from foretrain.support.errors import FileError, ForetrainError, InputError, unknown_name
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+    from foretrain.experiments.sweep.journal import Contents
 
 _DECIMALS = 12  # of values between the ends of a range, so that 0.1 + 0.2 is 0.3
 _MOST_POINTS = 10**6
@@ -171,7 +190,14 @@ class _Checker:
         if lacking := missing(target.parameters, {*axes, *fixed}):
             raise self._refusal((), f"{target.name} needs {', '.join(lacking)}: add it to [fixed] or [axes]")
         if file.repeats is not None:
-            self._check_repeats(target, {*axes, *fixed})
+            if not target.is_random:
+                raise self._refusal(
+                    ("repeats",), f"{target.name} takes no seed, so that all repeats are equal: leave it out"
+                )
+            if SEED in ({*axes, *fixed}):
+                raise self._refusal(
+                    ("repeats",), "the seed is given, so that all repeats are equal: leave out one of them"
+                )
         elif not axes:
             raise self._refusal(
                 ("axes",), "there is nothing to sweep over: add a table [axes] with a parameter"
@@ -233,16 +259,6 @@ class _Checker:
         except InputError as error:
             raise self._refusal(place, str(error)) from None
 
-    def _check_repeats(self, target: Target, given: set[str]) -> None:
-        if not target.is_random:
-            raise self._refusal(
-                ("repeats",), f"{target.name} takes no seed, so that all repeats are equal: leave it out"
-            )
-        if SEED in given:
-            raise self._refusal(
-                ("repeats",), "the seed is given, so that all repeats are equal: leave out one of them"
-            )
-
     def _refusal(self, place: Sequence[str | int], words: str) -> InputError:
         return self._at(line_of(self._text, place), words)
 
@@ -282,7 +298,12 @@ def line_of(text: str, path: Sequence[str | int]) -> int:
     wanted = [str(part) for part in path]
     best, line = 0, 1
     for number, (place, is_key) in _places(text).items():
-        shared = _shared(place, wanted)
+        count = 0
+        for one, other in zip(place, wanted):
+            if one != other:
+                break
+            count += 1
+        shared = count
         whole = shared == len(place) or (is_key and shared == len(wanted))
         if whole and shared > best:
             best, line = shared, number
@@ -306,10 +327,72 @@ def _parts(name: str) -> list[str]:
     return [part.strip("\"'") for part in re.findall(_PART, name)]
 
 
-def _shared(first: Sequence[str], second: Sequence[str]) -> int:
-    count = 0
-    for one, other in zip(first, second):
-        if one != other:
-            break
-        count += 1
-    return count
+@dataclass(frozen=True)
+class Point:
+    """One of them: where it stands on the axes, and what its function is called with."""
+
+    place: tuple[int, ...]
+    coordinates: dict[str, Any]
+    arguments: dict[str, Any]
+    key: str
+
+
+def axes_of(spec: Spec) -> dict[str, tuple[Any, ...]]:
+    """The axes of the store: those of the file, and the repeats."""
+    return spec.axes | ({} if spec.repeats is None else {REPEAT: tuple(range(spec.repeats))})
+
+
+def points(spec: Spec) -> Iterator[Point]:
+    """All points, the last axis running fastest."""
+    axes = axes_of(spec)
+    for place in itertools.product(*(range(len(values)) for values in axes.values())):
+        coordinates = {name: axes[name][i] for name, i in zip(axes, place)}
+        own = {name: value for name, value in coordinates.items() if name != REPEAT}
+        arguments = spec.fixed | own
+        # Whether a value was on an axis or fixed makes no difference: axes can be added to a store.
+        identity = _canonical({"parameters": arguments, "repeat": coordinates.get(REPEAT, 0)})
+        text = json.dumps(identity, sort_keys=True)
+        digest = hashlib.blake2b(text.encode(), digest_size=16).digest()
+        if spec.target.is_random and SEED not in arguments:
+            words = np.frombuffer(digest, dtype="<u4").tolist()
+            seed = np.random.SeedSequence([spec.seed, *words]).generate_state(1)[0]
+            arguments = arguments | {SEED: int(seed)}  # below 2**32, which all libraries take
+        yield Point(place, coordinates, arguments, digest.hex())
+
+
+def _canonical(value: Any) -> Any:
+    """Where a function does not say its type, 1 becomes 1.0 if an axis gets 1.5 as well; it stays the same point."""
+    if isinstance(value, Mapping):
+        return {key: _canonical(item) for key, item in value.items()}
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a file asks for, and the folder that it goes to."""
+
+    spec: Spec
+    store: Path
+
+    @staticmethod
+    def of(spec: str | Path, store: str | Path | None) -> Plan:
+        """The store is beside the file, unless it is named."""
+        found = read_spec(spec)
+        chosen = Path(spec).with_suffix(".sweep") if store is None else Path(store)
+        return Plan(found, chosen.expanduser().absolute())
+
+    @cached_property
+    def points(self) -> dict[str, Point]:
+        """All of them by their keys."""
+        return {point.key: point for point in points(self.spec)}
+
+    def wanted(self, contents: Contents, *, retry_failed: bool) -> list[Point]:
+        """Points that are still to be computed."""
+        over = contents.done.keys() | (set() if retry_failed else contents.failed.keys())
+        return [point for key, point in self.points.items() if key not in over]
+
+    def dataset(self, contents: Contents) -> xr.Dataset:
+        """What is finished, labelled."""
+        from foretrain.experiments.sweep.answers import as_dataset
+
+        return as_dataset(contents, axes_of(self.spec), self.points.values(), self.spec)
