@@ -331,12 +331,12 @@ def perform(task: Task) -> Record:
             seconds = time.perf_counter() - start
             if task.folder is None:
                 return Record.of(task.name, result, seconds, _texts(warned))
-            # With numpy, which the list of experiments does without.
+            # This imports numpy, which the list of experiments does without.
             from foretrain.support.answers.folder import write_folder
 
             write_folder(task.folder, answer_of(experiment, task.scale, task.seed, result), overwrite=True)
             record = Record.of(task.name, result, seconds, _texts(warned))
-            # Write it as the last file of a finished experiment.
+            # This is the last file of a finished experiment.
             text = json.dumps(
                 asdict(record), indent=2, default=lambda value: value.tolist()
             )  # numpy's numbers

@@ -305,7 +305,7 @@ def derivative(directions: Directions, order: int) -> tuple[Tensor, str]:
             index = torch.tensor(_sets(directions.legs, order), device=values.device)
             for places in permutations(range(order)):
                 found.movedim(0, -1)[index[:, list(places)].unbind(1)] = values
-            # Whether repeated gradients of one random combination, along one random direction, give the same.
+            # Repeated gradients of one random combination, along one random direction, have to give the same.
             source = torch.Generator().manual_seed(0)
             along, weights = (torch.randn(directions.legs, generator=source).to(found) for _ in range(2))
             step = {

@@ -140,7 +140,7 @@ class KernelSummary(Result):
             f"Tangent kernel of {self.samples} samples, {form} {len(self.outputs)} outputs: {self.size} x "
             f"{self.size} in {self.dtype}, {human_bytes(self.bytes)}."
         )
-        # For machines; what was not asked for is None.
+        # What machines read; what was not asked for is None.
         density, found = self.density.to_dataset(), self.alignment
         names = (
             "samples outputs traced size dtype bytes trace effective_rank eigenvalues residuals layer_shares"

@@ -71,7 +71,7 @@ def collective_fields(plan: FieldsPlan, seed: int) -> Result:
         values = {"share": record.kernel_trace / trace, "loss": record.loss, "trace": trace}
         courses.append(xr.Dataset(values).drop_attrs())
     learning = xr.concat(courses, depths, join="outer")
-    # One hidden layer trained with weights, and without by its preactivations and by its activations.
+    # One hidden layer is trained with weights, and without them by its preactivations and by its activations.
     from foretrain.empirical.fields import simulate, weight_training
 
     model, x, y = _network(plan, 1, spawn(seeds[0], 1)[0])

@@ -239,7 +239,7 @@ def depth_laws(plan: DepthPlan, seed: int) -> Result:
         flows.append(laws.sel(layer=layers).assign(constants).drop_attrs().expand_dims(network=[label]))
     data = xr.concat(flows, "network", join="outer")
     data = data.assign_coords(network=data.network.astype(str))
-    # Powers of the depth with which perturbations of one input fall, from the recursions (5.47), (5.48).
+    # Perturbations of one input fall with powers of the depth, by the recursions (5.47), (5.48).
     layers = shown_layers(_FITTED * plan.depth, plan.depth, 24)
     middle = np.sqrt(layers[1:] * layers[:-1].astype(float))
     allowed = max(10 * (np.log(middle[0]) / middle[0]) ** 2, 1e-6)

@@ -266,7 +266,7 @@ def _figure(data: xr.Dataset) -> Figure:
         for column, name in enumerate(score["entry"].values):
             label = "" if column else case.removesuffix(", descent at 1.2")
             panel.curve(places, score.sel(entry=name), "o", label, color, hollow=column > 0)
-    # Distance of the mean change of the kernel from theory, all its entries, over the size of the change.
+    # The last panel has the distance of the mean change of the kernel from theory, over the size of the change.
     n = data["width"].values
     title = "mean change of the tangent kernel by training"
     x, y = log("n", ticks=n), log("|n ΔNTK − theory| / |theory|", 0.004, 1.6)

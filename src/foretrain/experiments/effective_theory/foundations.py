@@ -210,7 +210,7 @@ def nearly_gaussian(plan: GaussianPlan, seed: int) -> Result:
         found.append(cumulants.even_cumulants_from_moments(exact_moments(action, (2, 4, 6))))
     places = {"epsilon": _EPSILONS, "points": [2, 4, 6]}
     hierarchy = xr.Dataset({"cumulant": (("epsilon", "points"), np.abs(np.array(found)))}, places)
-    # Relative error of Z = sum_k (-g/24)^k (4k-1)!! / k! cut off at each order.
+    # The series Z = sum_k (-g/24)^k (4k-1)!! / k! is cut off at each order; its relative error is kept.
     orders = np.arange(_ORDERS + 1)
     odd = np.array([math.prod(range(4 * k - 1, 0, -2)) / math.factorial(k) for k in orders])
     errors = [np.abs(np.cumsum((-g / 24) ** orders * odd) / partition_ratio(g) - 1) for g in _SERIES]
@@ -218,7 +218,7 @@ def nearly_gaussian(plan: GaussianPlan, seed: int) -> Result:
         {"series_error": (("series_coupling", "order"), np.stack(errors))},
         coords={"series_coupling": list(_SERIES), "order": orders},
     )
-    # Exact and first-order Z, two-point and connected four-point of K = 1 against the coupling.
+    # Z, two-point and connected four-point of K = 1 are found exactly and to first order in the coupling.
     couplings = np.concatenate([_HALVED[::-1], [1.0, 2.0, 4.0]])
     exact, first = [], []
     for g in track(couplings, "couplings"):
@@ -247,7 +247,7 @@ def nearly_gaussian(plan: GaussianPlan, seed: int) -> Result:
         errors.append(abs(inverse.coupling.item() - g))
     title = "coupling from measured correlators: power of g in the error"
     back = computed_row(title, 2.0, math.log2(errors[0] / errors[1]), 0.1)
-    # Samples against exact integrals, and first order against them with a coupling that is halved.
+    # Samples are held against exact integrals, and first order against them with a coupling that is halved.
     judgement = judge([(data.z.values, data.independent.values)])
     rows = judgement_rows(judgement, "combinations of sampled correlators")
     for label in ("11", "12", "1111", "1122"):

@@ -85,7 +85,7 @@ def nearby_inputs(plan: NearbyPlan, seed: int) -> Result:
     (10.94) whatever the inputs. For rates equal in all layers (10.80) lacks a term. Real networks, trained on one
     input, check the measure.
     """
-    # cos zeta of ReLU from several angles, and of a linear network from one, at every depth.
+    # cos zeta at every depth: of ReLU from several angles, and of a linear network from one.
     layers = shown_layers(1, plan.angle_depth, _SHOWN_LAYERS)
     mlp = MLP.critical("relu", plan.angle_depth, width=1, n_in=2).replace(**_RATES)
     flows = [
@@ -325,7 +325,7 @@ def interpolation(plan: BetweenPlan, seed: int) -> Result:
     (train, tests), targets = _line(_ASKED), np.array(_TARGETS)[:, None]
     mlp, how = _network(plan.widths[0]), {"widths": plan.widths, "draws": plan.draws}
     found = compare_trained(mlp, train, targets, tests, seed=smooth, **how)  # type: ignore[arg-type]
-    # Distance of narrow deep linear networks, really trained, from the straight line: (networks,).
+    # Narrow deep linear networks are really trained; their distance from the straight line is kept.
     from foretrain.compare.trained import Training, train_ensemble
 
     mlp = MLP("linear", 4, plan.linear_width, n_in=3, C_b=0.1, C_W=1.0, lambda_b=0.2, lambda_W=0.8)
@@ -335,7 +335,7 @@ def interpolation(plan: BetweenPlan, seed: int) -> Result:
     ensemble = train_ensemble(mlp, train, tests, training, plan.linear_draws, seed=linear)
     straight = _TRAINED_PLACES * _TARGETS[0] + (1 - _TRAINED_PLACES) * _TARGETS[1]
     error = np.abs(ensemble.end[:, len(train) :, 0] - straight).max(axis=1)
-    # Means less the straight line, measured and exact, and the exact ones on a fine grid.
+    # Means less the straight line are kept, measured and exact, the exact ones on a fine grid too.
     fine = np.linspace(-0.7, 1.7, 97)
     pair = _pair(_apart("unequal norms", 1.0))
     places = np.flatnonzero(found.of("mean"))

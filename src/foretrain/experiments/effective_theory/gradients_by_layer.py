@@ -77,7 +77,7 @@ def exploding_gradients(plan: WidthPlan, seed: int) -> Result:
     for (case, (_, C_W)), layer in product(_CASES.items(), layers):
         title = f"{case}, C_W = {C_W:g}: mean square of dz/db at layer {layer} of {_GRADIENT_DEPTH}"
         rows.append(limit_row(title, data.sel(case=case, layer=layer), bound))
-    # (9.28) of tanh, L = 200, against reference shares.
+    # The terms of (9.28) for tanh and L = 200 are held against reference shares.
     rates = [1 / layer for layer in range(1, _LAYERS + 1)]
     mlp = MLP("tanh", _LAYERS, 1, n_in=1, lambda_b=rates, lambda_W=1.0)
     shares = _LAYERS * np.asarray(contributions(mlp, diagonal(mlp, np.ones((1, 1))).factors)[:, :, 0])

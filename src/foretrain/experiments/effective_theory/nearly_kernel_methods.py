@@ -452,7 +452,7 @@ def _quadratic_figure(data: xr.Dataset) -> Figure:
         label, color = _LOOKS[name]
         panel.level(y=data.rate_limit.sel(end=name), label=label, color=color, dash="--", width=1.2)
     panel.level(y=0, color=INK)
-    # Fits of the noisy line by gradient flow, and their distance from the line for every algorithm.
+    # Two panels show fits of the noisy line by gradient flow, and the distance from it for every algorithm.
     panel = figure.panel("Polynomial regression of a noisy line, gradient flow", x="x", y="y")
     own = data.sel(end="flow")
     panel.curve(data.x, data.line_truth, "--", "the line", INK, width=1.2)

@@ -260,7 +260,7 @@ def mutual_information(plan: InformationPlan, seed: int) -> Result:
     ten.
     """
     wide, narrow = spawn(seed, 2)
-    # Printed, complete and exact information of scale-invariant networks by nu r.
+    # The information of scale-invariant networks by nu r: exact, as printed, and with all terms of third order.
     laws = [log_normal_law(float(y)) for y in _SPREADS]
     columns = {
         "exact": [[mixture_information(law, m, m).value for law in laws] for m in _INFORMATION_GROUPS],
@@ -272,7 +272,7 @@ def mutual_information(plan: InformationPlan, seed: int) -> Result:
         {name: (("neurons", "spread"), values) for name, values in columns.items()},
         coords={"neurons": list(_INFORMATION_GROUPS), "spread": _SPREADS},
     )
-    # Width ten, K = 1 at the first layer, at the layers of the reference.
+    # Tanh networks of width ten start from K = 1 and are measured at the layers of the reference.
     layers = list(_TANH)
     mlp = MLP("tanh", depth=max(layers), width=_TANH_WIDTH, n_in=1, n_out=_TANH_WIDTH)
     found = []

@@ -58,7 +58,7 @@ def gradient_step(plan: WidthPlan, seed: int) -> Result:
     """Orders in eta of one network's step, and the mean first-order step of ensembles."""
     own, others = spawn(seed, 2)
 
-    # d z / d eta at eta = 0 of real networks: its moments at every width, their limit, and infinite width.
+    # Of dz/dη at η = 0 of real networks the moments at every width and their limit stand beside infinite width.
     def moments_by_batch(width: int, count: int, own: Seed) -> FloatArray:
         slopes = np.stack(np.split(_slopes(network(width), count, own), _BATCHES))
         return np.concatenate([slopes.mean(axis=1), slopes.var(axis=1, ddof=1)], axis=1)

@@ -300,7 +300,7 @@ def trained_ensembles(plan: EnsemblePlan, seed: int, parts: Parts) -> Result:
         f"Trained networks against the prediction at infinite width: {', '.join(said)}; "
         f"{agreeing(rows)} checks agree."
     )
-    # Both comparisons side by side: the names of one begin with its task.
+    # Both comparisons stand side by side: the names of one begin with its task.
     both = []
     for task in tasks:
         name = task.name

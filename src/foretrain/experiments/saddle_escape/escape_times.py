@@ -510,7 +510,7 @@ def saddle_corrections(plan: CorrectionsPlan, seed: int) -> Result:
     """
     # Growth rates of a graded matrix of our own when only some amplitudes of its second group are kept.
     growth, kept = truncated_growth(*graded_example(_SIZES)), np.arange(1, _SIZES + 1)
-    # From K t less its leading term at two scales: what multiplies eps^-p / p, or log(1/eps) where p = 0.
+    # K t less its leading term, at two scales, gives what multiplies eps^-p / p, or log(1/eps) where p = 0.
     scales = 0.08 * 0.5 ** np.arange(plan.halvings + 1)
     measured, derived, printed = [], [], []
     for name, depth in track(_CASES, "activations and depths"):
@@ -540,7 +540,7 @@ def saddle_corrections(plan: CorrectionsPlan, seed: int) -> Result:
     two = _time("tanh", [0.0, 0.0, 0.1, 0.1], "reduced")
     when = "never" if np.isinf(two) else f"at {two:.4g}"
     rows.append(claim_row("tanh, L = 4, two layers at zero: escapes", "never", when, np.isinf(two)))
-    # Prop. 24 against eigenvalues of random block matrices.
+    # Prop. 24 is held against the eigenvalues of random block matrices.
     source = generator(seed)
     wrong, worst = 0, 0.0
     for _ in range(plan.matrices):

@@ -56,7 +56,7 @@ PLANS = plans(quick=Plan(4, 400, 300), paper=Plan(40, 4_000, 3_000))
 def imbalance_identity(plan: Plan, seed: int) -> Result:
     """Drifts of the imbalance against the identity, along descents, by class, and for small layers."""
     moments, powers, descents = spawn(seed, 3)
-    # Change of the imbalance of layers 1 and 2 along descents, and what the identity leaves of it.
+    # Along descents the imbalance of the layers changes; what the identity leaves of that is kept.
     from foretrain.empirical.imbalance import record_imbalance
 
     first, second = spawn(descents, 2)

@@ -113,7 +113,7 @@ def saddle_modes(plan: Plan, seed: int) -> Result:
     data.attrs |= {"homotopy_end": plan.block * splits[-1].end, "conservation": kept, "width": plan.width}
     data.attrs |= {"block_width": plan.block, "betas": list(plan.betas), "threshold": _THRESHOLD}
     data.attrs |= {"start_scale": plan.epsilon, "points": plan.points, "samples": plan.samples}
-    # Which of two modes is first.
+    # The law and the exact flow say which of two modes is first.
     law, fact = data["rate_ratio"] > 1, data["time_ratio"] > 1
     right, total = int((law == fact).sum()), law.size
     title, all_of = "pairs of modes that Γ_k orders rightly", f"{total} of {total}"

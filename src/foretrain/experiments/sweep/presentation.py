@@ -87,7 +87,7 @@ def sweep_figure(data: xarray.Dataset, quantity: str | None = None) -> Figure:
         if len(axes) == 2 and all(
             _is_numeric(array[axis]) and array.sizes[axis] > _MOST_LINES for axis in axes
         ):
-            # Colours over two axes; where a level is special, its line and colours that part there.
+            # Colours show it over two axes; where a level is special, its line is drawn and the colours part there.
             y, x = axes
             values = array.mean([dim for dim in array.dims if dim not in axes]).transpose(y, x).values
             finite, special = values[np.isfinite(values)], array.attrs.get("special")

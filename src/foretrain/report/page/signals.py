@@ -63,8 +63,7 @@ def phases(patient: Patient) -> Answer | None:
     if data is not None and data.sizes["layer"] > 2:
         findings = patient.diagnosis.examinations["initialisation"].findings
         advised = any(finding.severity <= Severity.WARNING for finding in findings)
-        # Hidden layers at C_W and the kernel that they get, beside the edge chi_perp = 1 (9.93) at this
-        # kernel.
+        # Hidden layers stand at C_W and the kernel that they get, beside the edge chi_perp = 1 there (9.93).
         from foretrain.doctor.mlp_chain import critical_weights
 
         # The first layer gets the inputs, and the last one sets the size of the outputs.
@@ -130,7 +129,7 @@ def agreement(patient: Patient) -> Answer | None:
     figure = Figure(columns=2)
     kernels = patient.data("initialisation", *_KERNELS)
     if kernels is not None:
-        # Kernels by layer, and the layers that are far from the theory.
+        # The table has the kernels by layer; the layers that are far from the theory are named below it.
         layers = kernels["layer"].values.tolist()
         names = kernels["name"].values.tolist() if "name" in kernels.coords else layers
         measured, theory, deviation = (kernels[key].mean("input").values for key in _KERNELS[:3])

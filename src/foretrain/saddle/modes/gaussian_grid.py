@@ -102,7 +102,7 @@ def _reduced(
 ) -> GaussianGrid:
     """Some points only, for odd activations half of them, with weights of sum one."""
     if act.parity == "odd":
-        # The sign of the first coordinate that is not zero, which tells g from -g; 0 at the origin.
+        # The sign of the first coordinate that is not zero tells g from -g; it is 0 at the origin.
         sign = np.zeros(points.shape[1])
         for axis in points:
             sign = np.where(sign == 0, np.sign(np.where(np.abs(axis) > 1e-12, axis, 0.0)), sign)
