@@ -346,7 +346,7 @@ def test_outside_the_classes_only_the_correction_is_refused() -> None:
         ({"scales": [[0.1, 0.1]]}, "shape"),
         ({"scales": [0.1, math.nan]}, "finite"),
         ({"scales": np.ma.masked_array([0.1, 0.1], mask=[0, 1])}, "masked"),
-        ({"scales": "abc"}, "one number for each layer"),
+        ({"scales": "abc"}, "give numbers"),
         ({"scales": [1e-120, 0.1]}, "give 0"),
         ({"threshold": 0.0}, "threshold"),
         ({"threshold": [0.1, 0.2]}, "threshold"),

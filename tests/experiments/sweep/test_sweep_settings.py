@@ -104,7 +104,7 @@ def test_an_error_inside_an_experiment_is_told_with_its_line(tmp_path: Path) -> 
     found = sweep(write_spec(tmp_path, 'experiment = "critical-lines"\n[axes]\npoints = [-1]'), workers=1)
     (told,) = found.errors.values()
     assert told.startswith("ValueError: Number of samples, -1, must be non-negative")
-    assert re.search(r" \(critical_curves\.py, line \d+\)$", told)
+    assert re.search(r" \(criticality\.py, line \d+\)$", told)
 
 
 def test_real_experiments_offer_what_the_sources_vary() -> None:
