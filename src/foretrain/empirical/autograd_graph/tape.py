@@ -295,6 +295,12 @@ class Tape:
                     yield [None if values is None else values[number] for values in found]
 
     @property
+    def bears_threads(self) -> bool:
+        """Whether backward passes may run beside each other: on processors, through torch's own nodes alone."""
+        written = torch.autograd.function.BackwardCFunction  # by somebody in Python, for one pass at a time
+        return self.outputs.device.type == "cpu" and not any(isinstance(node, written) for node in self.nodes)
+
+    @property
     def is_long(self) -> bool:
         """Whether there are so many nodes that going from one to the next takes a good part of a pass."""
         return len(self.nodes) >= _MANY_NODES
@@ -303,16 +309,14 @@ class Tape:
         """Gradients (many, ...) at every edge; None if some node cannot take several at once."""
         targets = [GradientEdge(self.nodes[node], slot) for node, slot in edges]
         try:
-            with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", message="There is a performance drop")
-                found = torch.autograd.grad(
-                    self.outputs,
-                    targets,
-                    torch.stack(list(cotangents)),
-                    retain_graph=True,
-                    allow_unused=True,
-                    is_grads_batched=True,
-                )
+            found = torch.autograd.grad(
+                self.outputs,
+                targets,
+                torch.stack(list(cotangents)),
+                retain_graph=True,
+                allow_unused=True,
+                is_grads_batched=True,
+            )
         except RuntimeError:
             self.cache["alone"] = True
             return None

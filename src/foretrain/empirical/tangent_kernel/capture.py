@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod, sqrt
+from threading import Lock
 from typing import TYPE_CHECKING
 
 import torch
@@ -29,6 +31,7 @@ from foretrain.empirical.tangent_kernel.factors import (
     Pairs,
     separated,
 )
+from foretrain.support.threads import one_thread_of_torch, over_cores
 
 if TYPE_CHECKING:
     from foretrain.empirical.tangent_kernel.planning import Share
@@ -62,19 +65,40 @@ class Site:
 
 
 class Collector(ABC):
-    """Takes the gradients of one output after the other at some edges."""
+    """Takes the gradients of all outputs at some edges; several threads may bring them."""
 
     edges: Sequence[Edge]
 
-    @abstractmethod
+    def __init__(self) -> None:
+        self._making_room = Lock()
+        self._absent: list[int] = []
+
     def take(self, output: int, gradients: Sequence[Tensor | None]) -> None:
         """Keep the gradients of an output at my edges; None where it does not arrive."""
+        if all(gradient is None for gradient in gradients):
+            self._absent.append(output)
+        else:
+            self.keep(output, gradients)
+
+    @abstractmethod
+    def keep(self, output: int, gradients: Sequence[Tensor | None]) -> None:
+        """The same where one of them arrives."""
+
+    @abstractmethod
+    def clear(self, output: int) -> None:
+        """Zeros for an output that arrives nowhere, if others do."""
+
+    def end(self) -> None:
+        """All outputs have been taken."""
+        for output in self._absent:
+            self.clear(output)
 
 
 class _Products(Collector):
     """All uses of one source in products of one kind, with their positions side by side."""
 
     def __init__(self, tape: Tape, source: Source, size: Size) -> None:
+        super().__init__()
         self._sites = [product_site(tape, use, source.shape, size.samples) for use in source.uses]
         self.edges = [(use.node, 0) for use in source.uses]
         self.shape, self.size = source.shape, size
@@ -87,15 +111,13 @@ class _Products(Collector):
         q = prod(self.shape) // (groups * p)
         self.site = Site(groups, p, q, sum(self.positions), self.is_table)  # for the choice of a way
 
-    def _arranged(self, gradients: Sequence[Tensor | None]) -> list[Tensor] | None:
-        """(groups, samples, q, T) of every use, with zeros where no gradient arrives; None if none does."""
+    def _arranged(self, gradients: Sequence[Tensor | None]) -> list[Tensor]:
+        """(groups, samples, q, T) of every use, with zeros where no gradient arrives."""
         found = [
             None if gradient is None else site.arranged(gradient).to(self.size.dtype)
             for site, gradient in zip(self._sites, gradients)
         ]
-        like = next((values for values in found if values is not None), None)
-        if like is None:
-            return None
+        like = next(values for values in found if values is not None)
         return [
             like.new_zeros(*like.shape[:3], positions) if values is None else values
             for values, positions in zip(found, self.positions)
@@ -107,28 +129,28 @@ class Sensitivities(_Products):
 
     values: Tensor | None = None
 
-    def take(self, output: int, gradients: Sequence[Tensor | None]) -> None:
+    def keep(self, output: int, gradients: Sequence[Tensor | None]) -> None:
         """Keep the sensitivities of an output."""
         parts = self._arranged(gradients)
-        if self.values is None:
-            if parts is None:
-                return
-            if self.size.outputs == len(parts) == 1:  # as they come
-                self.values = parts[0][:, :, None]
-                return
-            groups, samples, q, _ = parts[0].shape
-            positions = sum(self.positions)
-            if _features_last(parts[0]):
-                room = parts[0].new_empty(groups, samples, self.size.outputs, positions, q).transpose(3, 4)
-            else:
-                room = parts[0].new_empty(groups, samples, self.size.outputs, q, positions)
-            self.values = room
-            self.values[:, :, :output] = 0
-        target = self.values[:, :, output]
-        if parts is None:
-            target.zero_()
-        else:  # written to their place at once: a copy on the way costs memory that the system clears every time
-            torch.cat(parts, 3, out=target)
+        if self.size.outputs == len(parts) == 1:  # as they come
+            self.values = parts[0][:, :, None]
+            return
+        with self._making_room:
+            if self.values is None:
+                groups, samples, q, _ = parts[0].shape
+                positions = sum(self.positions)
+                if _features_last(parts[0]):
+                    room = parts[0].new_empty(groups, samples, self.size.outputs, positions, q).transpose(3, 4)
+                else:
+                    room = parts[0].new_empty(groups, samples, self.size.outputs, q, positions)
+                self.values = room
+        # Written to their place at once: a copy on the way costs memory that the system clears every time.
+        torch.cat(parts, 3, out=self.values[:, :, output])
+
+    def clear(self, output: int) -> None:
+        """Zeros for an output that does not arrive."""
+        if self.values is not None:
+            self.values[:, :, output] = 0
 
 
 def _features_last(values: Tensor) -> bool:
@@ -150,6 +172,11 @@ class GradientCollector(Collector):
 
     gradient: Tensor | None = None  # (samples, outputs, entries); None if none arrived
 
+    def clear(self, output: int) -> None:
+        """Zeros for an output that does not arrive."""
+        if self.gradient is not None:
+            self.gradient[:, output] = 0
+
 
 class FormedGradients(_Products, GradientCollector):
     """Per-sample gradients, formed in every backward pass so that no sensitivity needs to be kept.
@@ -166,18 +193,15 @@ class FormedGradients(_Products, GradientCollector):
             self.inputs = self.inputs.transpose(2, 3).contiguous()
         self._with_bias = with_bias
 
-    def take(self, output: int, gradients: Sequence[Tensor | None]) -> None:
+    def keep(self, output: int, gradients: Sequence[Tensor | None]) -> None:
         """Form the gradients of an output."""
-        parts = self._arranged(gradients)
-        if parts is None:
-            if self.gradient is not None:
-                self.gradient[:, output] = 0
-            return
-        found = _side_by_side(parts)
+        found = _side_by_side(self._arranged(gradients))
         groups, samples, q, _ = found.shape
-        if self.gradient is None:
-            self.gradient = found.new_empty(samples, self.size.outputs, prod(self.shape))
-            self.gradient[:, :output] = 0
+        with self._making_room:
+            if self.gradient is None:
+                self.gradient = found.new_empty(samples, self.size.outputs, prod(self.shape))
+                if self._with_bias:
+                    self.bias = found.new_zeros(samples, self.size.outputs, groups * q)
         # The sum over positions of (sensitivity) x (input).
         target = self.gradient[:, output]
         if self.is_table:
@@ -192,9 +216,7 @@ class FormedGradients(_Products, GradientCollector):
                     torch.bmm(weights.transpose(1, 2), mine.transpose(1, 2), out=shaped)
                 else:
                     torch.bmm(mine, weights, out=into.view(samples, q, -1))
-        if self._with_bias:
-            if self.bias is None:
-                self.bias = found.new_zeros(samples, self.size.outputs, groups * q)
+        if self.bias is not None:
             self.bias[:, output] = found.sum(-1).transpose(0, 1).reshape(samples, -1)
 
 
@@ -202,18 +224,22 @@ class Sums(GradientCollector):
     """Per-sample gradients of a source that is added, multiplied or copied, summed over its uses."""
 
     def __init__(self, tape: Tape, source: Source, size: Size) -> None:
+        super().__init__()
         self.edges = [(use.node, 0) for use in source.uses]
         self._tape, self._source, self._size = tape, source, size
 
-    def take(self, output: int, gradients: Sequence[Tensor | None]) -> None:
+    def keep(self, output: int, gradients: Sequence[Tensor | None]) -> None:
         """Add the gradients of an output."""
         size, shape = self._size, self._source.shape
         for use, gradient in zip(self._source.uses, gradients):
             if gradient is None:
                 continue
             values = per_sample_sum(self._tape, use, shape, size.samples, gradient)
-            if self.gradient is None:
-                self.gradient = values.new_zeros(size.samples, size.outputs, prod(shape), dtype=size.dtype)
+            with self._making_room:
+                if self.gradient is None:
+                    self.gradient = values.new_zeros(
+                        size.samples, size.outputs, prod(shape), dtype=size.dtype
+                    )
             self.gradient[:, output] += values
 
 
@@ -349,21 +375,35 @@ class BlockCapture:
 def backward_passes(
     tape: Tape, captures: Sequence[BlockCapture], outputs: Sequence[int], silent: Sequence[Edge]
 ) -> set[Edge]:
-    """One backward pass per output; its gradients go to all collectors that asked for them.
+    """One backward pass per output, on cores of their own; the gradients go to all collectors that asked for them.
 
     Gives those of the ``silent`` edges where a gradient arrives after all.
     """
-    heard: set[Edge] = set()
     takers = [collector for capture in captures for collector in capture.collected]
     edges = list(dict.fromkeys([*(edge for taker in takers for edge in taker.edges), *silent]))
     place = {edge: i for i, edge in enumerate(edges)}
-    cotangents = (unit_cotangent(tape.outputs, slice(None), output) for output in outputs)
-    for number, gradients in enumerate(tape.gradients_of_many(edges, cotangents)):
-        for taker in takers:
-            taker.take(number, [gradients[place[edge]] for edge in taker.edges])
-        arrived = ((edge, gradients[place[edge]]) for edge in silent)
-        heard |= {edge for edge, gradient in arrived if gradient is not None and bool(gradient.any())}
-    return heard
+
+    def go_back(numbers: Sequence[int]) -> set[Edge]:
+        heard: set[Edge] = set()
+        cotangents = (unit_cotangent(tape.outputs, slice(None), outputs[number]) for number in numbers)
+        for number, gradients in zip(numbers, tape.gradients_of_many(edges, cotangents)):
+            for taker in takers:
+                taker.take(number, [gradients[place[edge]] for edge in taker.edges])
+            arrived = ((edge, gradients[place[edge]]) for edge in silent)
+            heard |= {edge for edge, gradient in arrived if gradient is not None and bool(gradient.any())}
+        return heard
+
+    everything, cores = range(len(outputs)), torch.get_num_threads()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="There is a performance drop")  # of several outputs in a pass
+        if cores > 1 and len(outputs) >= cores and tape.bears_threads:
+            with one_thread_of_torch():
+                found = over_cores(go_back, [everything[core::cores] for core in range(cores)])
+        else:
+            found = [go_back(everything)]
+    for taker in takers:
+        taker.end()
+    return set().union(*found)
 
 
 def unit_cotangent(outputs: Tensor, samples: int | slice, output: int) -> Tensor:
