@@ -127,14 +127,14 @@ def test_positions_without_gradients_are_left_out(
     places: list[int], batch_size: int | str, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept = []
-    formed = factors.LateGradients.where_heard
+    formed = factors.LateGradients.shortened
 
     def watched(self: factors.LateGradients) -> factors.LateGradients:
         found = formed(self)
         kept.append((self.sensitivities.shape[-1], found.sensitivities.shape[-1]))
         return found
 
-    monkeypatch.setattr(factors.LateGradients, "where_heard", watched)
+    monkeypatch.setattr(factors.LateGradients, "shortened", watched)
     monkeypatch.setattr(planning, "costs", only_gradients)
     torch.manual_seed(0)
     model = ReadSomewhere(False, 0).double()
@@ -154,3 +154,40 @@ def test_positions_without_gradients_are_left_out(
 
 def only_gradients(job: planning.Job, site: planning.Site) -> dict[str, float]:
     return {"gradient": 1.0}
+
+
+class Pooled(Transformer):
+    """The head reads the mean over positions, which the last layer reaches by itself alone."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.first(x)
+        found: Tensor = self.head((h + self.down(functional.gelu(self.up(self.norm(h))))).mean(1))
+        return found
+
+
+@pytest.mark.parametrize("way", ["full", "trace", "x2"])
+@pytest.mark.parametrize("batch_size", ["auto", 2])
+def test_one_position_stands_for_all_before_a_mean(
+    batch_size: int | str, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = []
+    formed = factors.LateGradients.shortened
+
+    def watched(self: factors.LateGradients) -> factors.LateGradients:
+        found = formed(self)
+        kept.append((self.sensitivities.shape[-1], found.sensitivities.shape[-1]))
+        return found
+
+    monkeypatch.setattr(factors.LateGradients, "shortened", watched)
+    monkeypatch.setattr(planning, "costs", only_gradients)
+    torch.manual_seed(0)
+    model, x = Pooled(False, 0).double(), normal(5, 3, 3)
+    right = expected(model, x)
+    if way == "x2":
+        assert_equal(ntk(model, x, x[2:], batch_size=batch_size).values, right[:, 2:])
+    elif way == "trace":
+        found = ntk(model, x, outputs="trace", batch_size=batch_size).values
+        assert_equal(found, torch.einsum("nmaa->nm", right))
+    else:
+        assert_equal(ntk(model, x, batch_size=batch_size).values, right)
+    assert (3, 1) in kept

@@ -88,7 +88,7 @@ def owners(pairs: Sequence[tuple[Tensor | None, Tensor | None]], samples: int) -
     found: list[Owner | None] = [None] * len(pairs)
     alike: dict[tuple[torch.Size, torch.dtype], list[int]] = {}
     for number, (plain, weighted) in enumerate(pairs):
-        small = plain is not None and plain.is_floating_point() and plain.numel() <= _SMALL_NODE
+        small = plain is not None and plain.is_floating_point() and plain.numel() <= SMALL_NODE
         if plain is not None and weighted is not None and small:
             alike.setdefault((plain.shape, plain.dtype), []).append(number)
     for numbers in alike.values():
@@ -183,7 +183,7 @@ _VALUE_DEPENDENT = (
 _VIEWS = ("View", "UnsafeView", "ReshapeAlias")
 _LINEAR = (("AddmmBackward0", 2), ("MmBackward0", 1))
 _MANY_NODES = 150
-_SMALL_NODE = 20_000  # entries: going to a node takes as long as computing with so many
+SMALL_NODE = 20_000  # entries: going to a node takes as long as computing with so many
 _TOGETHER = 8
 
 
@@ -284,8 +284,7 @@ class Tape:
         """The same for one cotangent after the other; on graphs of many small nodes several go in one pass."""
         waiting = iter(cotangents)
         # A pass then takes its time for going from node to node, not for the numbers in them.
-        is_fine = self.is_long and bool(edges)
-        is_fine = is_fine and median(prod(self.shape_at(edge)) for edge in edges) <= _SMALL_NODE
+        is_fine = self.is_long and bool(edges) and not self._has_large_nodes(edges)
         while together := list(islice(waiting, _TOGETHER if is_fine and not self.cache.get("alone") else 1)):
             found = self._in_one_pass(edges, together) if len(together) > 1 else None
             for number, cotangent in enumerate(together):
@@ -294,11 +293,18 @@ class Tape:
                 else:
                     yield [None if values is None else values[number] for values in found]
 
-    @property
-    def bears_threads(self) -> bool:
-        """Whether backward passes may run beside each other: on processors, through torch's own nodes alone."""
-        written = torch.autograd.function.BackwardCFunction  # by somebody in Python, for one pass at a time
-        return self.outputs.device.type == "cpu" and not any(isinstance(node, written) for node in self.nodes)
+    def bears_threads(self, edges: Sequence[Edge]) -> bool:
+        """Whether passes to these edges may run beside each other, and take long enough for that.
+
+        Functions that somebody wrote in Python are called for one pass at a time.
+        """
+        written = torch.autograd.function.BackwardCFunction
+        if self.outputs.device.type != "cpu" or not edges or not self._has_large_nodes(edges):
+            return False
+        return not any(isinstance(node, written) for node in self.nodes)
+
+    def _has_large_nodes(self, edges: Sequence[Edge]) -> bool:
+        return median(prod(self.shape_at(edge)) for edge in edges) > SMALL_NODE
 
     @property
     def is_long(self) -> bool:
@@ -309,32 +315,40 @@ class Tape:
         """Gradients (many, ...) at every edge; None if some node cannot take several at once."""
         targets = [GradientEdge(self.nodes[node], slot) for node, slot in edges]
         try:
-            found = torch.autograd.grad(
-                self.outputs,
-                targets,
-                torch.stack(list(cotangents)),
-                retain_graph=True,
-                allow_unused=True,
-                is_grads_batched=True,
-            )
+            return _batched(self.outputs, targets, torch.stack(list(cotangents)))
         except RuntimeError:
             self.cache["alone"] = True
             return None
-        return list(found)
 
     def pull_back(self, edge: Edge, parameters: Sequence[Tensor], cotangents: Tensor) -> list[Tensor | None]:
         """Carry many gradients at one edge (many, ...) down to the parameters behind it."""
         node, slot = edge
+        return _batched(GradientEdge(self.nodes[node], slot), parameters, cotangents)
+
+
+def _batched(outputs: Any, targets: Sequence[Any], cotangents: Tensor) -> list[Tensor | None]:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="There is a performance drop")
         return list(
             torch.autograd.grad(
-                [GradientEdge(self.nodes[node], slot)],
-                list(parameters),
-                [cotangents],
-                retain_graph=True,
-                allow_unused=True,
-                is_grads_batched=True,
+                outputs, targets, cotangents, retain_graph=True, allow_unused=True, is_grads_batched=True
             )
         )
+
+
+def all_gradients(outputs: Tensor, parameters: Sequence[Tensor], cotangents: Tensor) -> list[Tensor | None]:
+    """Gradients (many, ...) for many cotangents (many, samples, outputs), in one pass if all nodes bear it."""
+    try:
+        return _batched(outputs, parameters, cotangents)
+    except RuntimeError:
+        kept: dict[int, Tensor] = {}
+        for number, cotangent in enumerate(cotangents):
+            found = torch.autograd.grad(outputs, parameters, cotangent, retain_graph=True, allow_unused=True)
+            for place, gradient in enumerate(found):
+                if gradient is not None:
+                    dense = gradient.to_dense() if gradient.is_sparse else gradient
+                    kept.setdefault(place, dense.new_zeros(len(cotangents), *dense.shape))[number] = dense
+        return [kept.get(place) for place in range(len(parameters))]
 
 
 def read(outputs: Tensor, parameters: Mapping[str, Tensor]) -> Tape:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -300,7 +299,7 @@ class BlockCapture:
             rows = 1 if trace else self._size.outputs
             root = self._root(share.block.parameters[0]) * self._scale()
             inputs = inputs.transpose(2, 3).contiguous() if inputs.ndim > 2 else inputs
-            found: dict[Key, Factor] = {share.key: LateGradients(inputs, values, rows, root).where_heard()}
+            found: dict[Key, Factor] = {share.key: LateGradients(inputs, values, rows, root).shortened()}
             if share.bias is not None:
                 summed = values.sum(-1).permute(1, 2, 0, 3).flatten(2)
                 found[share.bias,] = self._rows(summed * self._root(share.bias), trace)
@@ -384,26 +383,24 @@ def backward_passes(
     place = {edge: i for i, edge in enumerate(edges)}
 
     def go_back(numbers: Sequence[int]) -> set[Edge]:
-        heard: set[Edge] = set()
+        arriving: set[Edge] = set()
         cotangents = (unit_cotangent(tape.outputs, slice(None), outputs[number]) for number in numbers)
         for number, gradients in zip(numbers, tape.gradients_of_many(edges, cotangents)):
             for taker in takers:
                 taker.take(number, [gradients[place[edge]] for edge in taker.edges])
             arrived = ((edge, gradients[place[edge]]) for edge in silent)
-            heard |= {edge for edge, gradient in arrived if gradient is not None and bool(gradient.any())}
-        return heard
+            arriving |= {edge for edge, gradient in arrived if gradient is not None and bool(gradient.any())}
+        return arriving
 
     everything, cores = range(len(outputs)), torch.get_num_threads()
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="There is a performance drop")  # of several outputs in a pass
-        if cores > 1 and len(outputs) >= cores and tape.bears_threads:
-            with one_thread_of_torch():
-                found = over_cores(go_back, [everything[core::cores] for core in range(cores)])
-        else:
-            found = [go_back(everything)]
+    if 1 < cores <= len(outputs) and tape.bears_threads(edges):
+        with one_thread_of_torch():
+            heard = over_cores(go_back, [everything[core::cores] for core in range(cores)])
+    else:
+        heard = [go_back(everything)]
     for taker in takers:
         taker.end()
-    return set().union(*found)
+    return set().union(*heard)
 
 
 def unit_cotangent(outputs: Tensor, samples: int | slice, output: int) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import sqrt
+from math import prod, sqrt
 from typing import TypeVar
 
 import torch
@@ -12,7 +12,14 @@ from torch import Tensor
 
 from foretrain.empirical.autograd_graph.ownership import owners_by_nodes
 from foretrain.empirical.autograd_graph.sites import UnreadableError
-from foretrain.empirical.autograd_graph.tape import Probe, Tape, fixed_normal, read
+from foretrain.empirical.autograd_graph.tape import (
+    SMALL_NODE,
+    Probe,
+    Tape,
+    all_gradients,
+    fixed_normal,
+    read,
+)
 from foretrain.empirical.models.arguments import Batch
 from foretrain.empirical.models.model import (
     Model,
@@ -49,8 +56,10 @@ Factors = dict[str, dict[Key, Factor]]  # by label, then by the parameters that 
 PROBE_SAMPLES = 2
 _MORE = [1, 0, 0]  # of these: more samples in another order
 _FUSED = ("MkldnnRnnLayer", "CudnnRnn", "MiopenRnn")
+_PRODUCTS_PER_ENTRY = 15  # that a machine does while it moves one number to memory and back
 _SMALL = 4096  # gradients with fewer entries are joined into one matrix
 _ACTIVATIONS_HELD = 6.0  # arrays of the size of all activations at the peak of a backward pass
+_GRADIENTS_HELD = 2.0  # the same for every further pass that runs beside it
 _COPIES = 4  # of a gradient that is carried from a weight to the parameters it is made of
 _SLACK = 1.5  # for copies on the way, and memory that is not given back at once
 
@@ -66,13 +75,17 @@ class Bytes:
 class Engine:
     """Chunks of samples in, factors out."""
 
-    def __init__(self, model: Model, counted: Counted, job: Job, outputs: Sequence[int]) -> None:
+    def __init__(
+        self, model: Model, counted: Counted, job: Job, outputs: Sequence[int], needs_graph: bool = True
+    ) -> None:
+        """``needs_graph``: whether the caller uses how parameters enter the graph, not the factors alone."""
         self.model, self.job, self.outputs = model, job, outputs
         self.parameters, self.rates, self.labels = counted.parameters, counted.rates, counted.labels
         self.dtype = counted.dtype
         self.routes: dict[str, Route] = {}
         self.memory = Bytes(0, 0)
         self.forms_late = False  # whether some gradients are formed while they are multiplied
+        self._may_go_at_once, self._goes_at_once = not needs_graph, False
         self._planner = Planner(counted, job)
         self._plans: dict[tuple[int, object], Plan] = {}
         self._few: Batch | None = None
@@ -100,6 +113,9 @@ class Engine:
         refuse_false_gradients(tape)
         refuse_not_finite(tape.outputs)
         self._few, self._shown = batch, tape.outputs.detach()
+        if self._may_go_at_once and self._is_tiny(tape):
+            self._begin_at_once(tape)
+            return
         try:
             self._begin(tape)
         except UnreadableError:  # a graph whose samples depend on each other
@@ -151,6 +167,28 @@ class Engine:
         self.memory = self._bytes(plan)
         self.forms_late = any(share.late for share in plan.shares)
 
+    def _is_tiny(self, tape: Tape) -> bool:
+        """Whether a pass for all rows of the kernel at once costs less than a look at every node of a long graph."""
+        if not tape.is_long:
+            return False
+        edges = {edge for taken in tape.inputs for edge in taken if edge is not None}
+        held = sum(prod(tape.shape_at(edge)) for edge in edges) / PROBE_SAMPLES
+        sizes = [(value.numel(), value.shape[0] if value.ndim > 1 else 1) for value in self.parameters.values()]
+        # A node multiplies each of its entries by the inputs of a unit, forward and for both gradients.
+        products = max(entries / units for entries, units in sizes if units) / _PRODUCTS_PER_ENTRY
+        rows, samples = self.job.samples * len(self.outputs), self.job.samples
+        moved = rows * (samples * held * (1 + products) + sum(entries for entries, _ in sizes))
+        return moved <= SMALL_NODE * len(tape.nodes)
+
+    def _begin_at_once(self, tape: Tape) -> None:
+        self._goes_at_once = True
+        for name in self.parameters:
+            used = name in tape.leaves
+            note = "all samples and outputs in one pass" if used else "the output does not depend on it"
+            self.routes[name] = Route("gradient" if used else "unused", note)
+        entries = len(self.outputs) * sum(value.numel() for value in self.parameters.values())
+        self.memory = Bytes(_SLACK * entries * self.dtype.itemsize, 0)
+
     def _read(self, outputs: Tensor) -> Tape:
         return read(outputs, self.model.parameters)
 
@@ -174,11 +212,40 @@ class Engine:
     @without_collection()
     def chunk(self, batch: Batch) -> Factors:
         """The factors of a chunk. A lone sample is run twice, as a batch like the others, and counted once."""
-        found: Factors = {label: {} for label in self.labels.values()}
         run = batch.pick([0, 0]) if batch.count == 1 else batch
-        tape = self._read(self.model(run))
-        refuse_not_finite(tape.outputs)
-        self._compare(run, tape.outputs)
+        outputs = self.model(run)
+        refuse_not_finite(outputs)
+        self._compare(run, outputs)
+        found = self._at_once(outputs) if self._goes_at_once else self._by_graph(outputs, run)
+        if run is batch:
+            return found
+        return {
+            label: {key: factor.first_half() for key, factor in factors.items()}
+            for label, factors in found.items()
+        }
+
+    def _at_once(self, outputs: Tensor) -> Factors:
+        """The gradients of all samples and outputs, in one backward pass if all nodes bear it."""
+        samples, count, given = len(outputs), len(self.outputs), list(self.parameters.values())
+        units = outputs.new_zeros(samples, count, *outputs.shape)
+        places = torch.arange(samples)[:, None]
+        units[places, torch.arange(count), places, torch.as_tensor(self.outputs)] = 1
+        gradients = all_gradients(outputs, given, units.flatten(0, 1))
+        by_label: dict[str, dict[str, Tensor]] = {}
+        for (name, value), gradient in zip(self.parameters.items(), gradients):
+            found = value.new_zeros(samples * count, *value.shape) if gradient is None else gradient
+            flat, rate = found.reshape(samples, count, -1), self.rates[name]
+            by_label.setdefault(self.labels[name], {})[name] = flat if rate == 1 else flat * sqrt(rate)
+        rows = 1 if self.job.trace else count
+        return {
+            label: {tuple(own): Gradients(torch.cat([*own.values()], 2).to(self.dtype).view(samples * rows, -1), rows)}
+            for label, own in by_label.items()
+        }
+
+    def _by_graph(self, outputs: Tensor, run: Batch) -> Factors:
+        """The factors that the graph of the outputs shows."""
+        found: Factors = {label: {} for label in self.labels.values()}
+        tape = self._read(outputs)
         plan = self._plan_for(tape, run)
         try:
             captures = self._captured(tape, plan, run)
@@ -200,13 +267,7 @@ class Engine:
         for name, values in sample_gradients(self.model, run, chosen, self.outputs, self.rates).items():
             shaped = values.reshape(run.count * rows, -1).to(self.dtype)
             found[self.labels[name]][name,] = Gradients(shaped, rows)
-        joined = {label: self._joined(label, factors, run.count) for label, factors in found.items()}
-        if run is batch:
-            return joined
-        return {
-            label: {key: factor.first_half() for key, factor in factors.items()}
-            for label, factors in joined.items()
-        }
+        return {label: self._joined(label, factors, run.count) for label, factors in found.items()}
 
     def _captured(self, tape: Tape, plan: Plan, batch: Batch) -> list[BlockCapture]:
         """All backward passes of a chunk; where the plan could be wrong for these samples, it is checked first."""
@@ -266,7 +327,8 @@ class Engine:
         hidden = sum(self.parameters[name].numel() for name in plan.structure.unreadable)
         entries += 2 * outputs * hidden
         item = self.dtype.itemsize
-        return Bytes(_SLACK * entries * item, _ACTIVATIONS_HELD * plan.structure.active * item)
+        held = _ACTIVATIONS_HELD + _GRADIENTS_HELD * (min(torch.get_num_threads(), outputs) - 1)
+        return Bytes(_SLACK * entries * item, held * plan.structure.active * item)
 
 
 def join(passes: list[tuple[Factors, int]]) -> Factors:

@@ -229,10 +229,19 @@ class LateGradients(Factor):
         """My tensors that belong to samples."""
         return _INPUTS_AND_SENSITIVITIES if self.inputs.ndim > 2 else _ROWS_AND_SENSITIVITIES
 
-    def where_heard(self) -> LateGradients:
-        """Without the positions where no gradient arrives, as behind the last attention before one token is read."""
+    def shortened(self) -> LateGradients:
+        """The same with fewer positions, where few of them matter.
+
+        Before a mean over positions all have the same sensitivity: one position stands for the sum. Behind the last
+        attention before one token is read, no gradient arrives at most of them: they are left out.
+        """
         values = self.sensitivities
-        if self.inputs.ndim == 2 or bool(values[0, 0, 0].any(0).all()):
+        if self.inputs.ndim == 2 or values.shape[-1] == 1:
+            return self
+        glance, first = values[0, 0, 0], values[..., :1]
+        if torch.equal(glance, glance[:, :1].expand_as(glance)) and torch.equal(values, first.expand_as(values)):
+            return replace(self, inputs=self.inputs.sum(2, keepdim=True), sensitivities=first.clone())
+        if bool(glance.any(0).all()):
             return self
         arrives = values.ne(0).flatten(0, 2).any(0).any(0)
         arrives[0] |= not bool(arrives.any())

@@ -139,7 +139,7 @@ def ntk(  # type: ignore[misc]  # the overloads leave the other options to this 
     )
     options = KernelOptions(outputs, output, parameters, rates, by, batch_axis, shared)
     with unchanged(model), on_free_cores():
-        tangents, first, second = look(model, x, x2, options)
+        tangents, first, second = look(model, x, x2, options, needs_graph=stored is not None)
         if stored is not None:
             tangents.refuse_company()
             return compute(Tangents(tangents, first, second, by), stored)
@@ -180,7 +180,7 @@ def prepare(
 
 
 def look(
-    model: Any, x: Any, x2: Any = None, options: KernelOptions | None = None
+    model: Any, x: Any, x2: Any = None, options: KernelOptions | None = None, needs_graph: bool = True
 ) -> tuple[Engine, Batch, Batch | None]:
     """The same, but whether samples depend on each other is left to the first chunk."""
     asked = KernelOptions() if options is None else options
@@ -214,7 +214,7 @@ def look(
         trace=trace,
         symmetric=second is None,
     )
-    engine = Engine(wrapped, Counted(own, rate_of_each(own, asked.rates), labels), job, wanted)
+    engine = Engine(wrapped, Counted(own, rate_of_each(own, asked.rates), labels), job, wanted, needs_graph)
     engine.look(few, shown)
     return engine, first, second
 
