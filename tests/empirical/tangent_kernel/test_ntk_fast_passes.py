@@ -203,7 +203,10 @@ def test_all_rows_of_a_tiny_kernel_in_one_pass(function: object, batch_size: int
     }
     assert found.routes["unused"].way == "unused"
     assert relative(found, expected) < 1e-12
-    assert relative(ntk(model, x, outputs=[3, 0], batch_size=batch_size), expected[..., [3, 0], :][..., [3, 0]]) < 1e-12
+    assert (
+        relative(ntk(model, x, outputs=[3, 0], batch_size=batch_size), expected[..., [3, 0], :][..., [3, 0]])
+        < 1e-12
+    )
     trace = ntk(model, x, outputs="trace", batch_size=batch_size)
     assert relative(trace, torch.einsum("nmaa->nm", expected)) < 1e-12
     assert relative(ntk(model, x, x[1:4], batch_size=batch_size), expected[:, 1:4]) < 1e-12

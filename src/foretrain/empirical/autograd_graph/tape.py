@@ -83,30 +83,6 @@ def _weights(samples: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     return 2.0**numbers if samples <= _FEW else 1 + numbers / samples
 
 
-def owners(pairs: Sequence[tuple[Tensor | None, Tensor | None]], samples: int) -> list[Owner]:
-    """Who owns the entries of each tensor, from both passes; tensors of one shape are looked at together."""
-    found: list[Owner | None] = [None] * len(pairs)
-    alike: dict[tuple[torch.Size, torch.dtype], list[int]] = {}
-    for number, (plain, weighted) in enumerate(pairs):
-        small = plain is not None and plain.is_floating_point() and plain.numel() <= SMALL_NODE
-        if plain is not None and weighted is not None and small:
-            alike.setdefault((plain.shape, plain.dtype), []).append(number)
-    for numbers in alike.values():
-        if len(numbers) >= _FEW:
-            both = zip(*(pairs[number] for number in numbers))
-            plain, weighted = (torch.stack(tensors).detach() for tensors in both)
-            entries = plain[0].numel()
-            if entries == 0 or entries % samples:
-                continue
-            # Samples come first where it is plain to see: gradients scale exactly, and most are not zero.
-            first, second = (values.reshape(len(plain), samples, -1) for values in (plain, weighted))
-            exact = (first * weights(samples, first)[:, None] == second).flatten(1).all(1)
-            filled = torch.count_nonzero(first.flatten(1), dim=1) > 0.5 * entries
-            for number, clear in zip(numbers, (exact & filled).tolist()):
-                found[number] = SampleAxis(1, entries // samples) if clear else None
-    return [known or owner(*pair, samples) for known, pair in zip(found, pairs)]
-
-
 def owner(plain: Tensor | None, weighted: Tensor | None, samples: int) -> Owner:
     """Who owns the entries of a tensor, from its gradients in both passes."""
     if plain is None or weighted is None:
@@ -425,8 +401,7 @@ class Probe:
         self.weighted |= zip(new, grown)
         for name, gradient in zip(leaves, grown[len(new) :]):
             self._lengths[name] = _squared_length(gradient)
-        found = owners([(self.plain[edge], self.weighted[edge]) for edge in new], self.samples)
-        self.owners |= zip(new, found)
+        self.owners |= {edge: owner(self.plain[edge], self.weighted[edge], self.samples) for edge in new}
         # Weights that are zero and units that are dead stop gradients: see where samples are without them.
         silent = [edge for edge in new if isinstance(self.owners[edge], Silent)]
         other = self._moved() if silent and self._moved is not None else None

@@ -139,7 +139,9 @@ class Sensitivities(_Products):
                 groups, samples, q, _ = parts[0].shape
                 positions = sum(self.positions)
                 if _features_last(parts[0]):
-                    room = parts[0].new_empty(groups, samples, self.size.outputs, positions, q).transpose(3, 4)
+                    room = (
+                        parts[0].new_empty(groups, samples, self.size.outputs, positions, q).transpose(3, 4)
+                    )
                 else:
                     room = parts[0].new_empty(groups, samples, self.size.outputs, q, positions)
                 self.values = room

@@ -173,7 +173,9 @@ class Engine:
             return False
         edges = {edge for taken in tape.inputs for edge in taken if edge is not None}
         held = sum(prod(tape.shape_at(edge)) for edge in edges) / PROBE_SAMPLES
-        sizes = [(value.numel(), value.shape[0] if value.ndim > 1 else 1) for value in self.parameters.values()]
+        sizes = [
+            (value.numel(), value.shape[0] if value.ndim > 1 else 1) for value in self.parameters.values()
+        ]
         # A node multiplies each of its entries by the inputs of a unit, forward and for both gradients.
         products = max(entries / units for entries, units in sizes if units) / _PRODUCTS_PER_ENTRY
         rows, samples = self.job.samples * len(self.outputs), self.job.samples
@@ -238,7 +240,11 @@ class Engine:
             by_label.setdefault(self.labels[name], {})[name] = flat if rate == 1 else flat * sqrt(rate)
         rows = 1 if self.job.trace else count
         return {
-            label: {tuple(own): Gradients(torch.cat([*own.values()], 2).to(self.dtype).view(samples * rows, -1), rows)}
+            label: {
+                tuple(own): Gradients(
+                    torch.cat([*own.values()], 2).to(self.dtype).view(samples * rows, -1), rows
+                )
+            }
             for label, own in by_label.items()
         }
 

@@ -239,7 +239,9 @@ class LateGradients(Factor):
         if self.inputs.ndim == 2 or values.shape[-1] == 1:
             return self
         glance, first = values[0, 0, 0], values[..., :1]
-        if torch.equal(glance, glance[:, :1].expand_as(glance)) and torch.equal(values, first.expand_as(values)):
+        if torch.equal(glance, glance[:, :1].expand_as(glance)) and torch.equal(
+            values, first.expand_as(values)
+        ):
             return replace(self, inputs=self.inputs.sum(2, keepdim=True), sensitivities=first.clone())
         if bool(glance.any(0).all()):
             return self
