@@ -178,7 +178,7 @@ def test_long_recurrent_modules(kind: type[nn.RNNBase], passes: list[bool]) -> N
 
 
 class Mixed(nn.Module):
-    """A long graph with a weight used over and over, rows looked up, one parameter unused, and one for some outputs."""
+    """A long graph: a weight used over and over, rows looked up, a parameter unused, one for some outputs."""
 
     def __init__(self, function: object = torch.tanh) -> None:
         super().__init__()

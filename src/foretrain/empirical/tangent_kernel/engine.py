@@ -326,8 +326,8 @@ class Engine:
             site = plan.sites.get(share.place)
             if site is not None:
                 width = 1 if site.is_table else site.p
-                held = outputs if share.keeps_sensitivities else 1  # outputs whose sensitivities are kept
-                entries += site.groups * site.positions * (width + held * site.q)
+                kept = outputs if share.keeps_sensitivities else 1  # outputs whose sensitivities are kept
+                entries += site.groups * site.positions * (width + kept * site.q)
             copies = 1 if share.block.direct else _COPIES
             entries += copies * outputs * sum(size for _, _, size in share.formed())
         hidden = sum(self.parameters[name].numel() for name in plan.structure.unreadable)
