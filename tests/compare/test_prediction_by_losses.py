@@ -18,7 +18,7 @@ from foretrain.compare.prediction import torch_loss
 from foretrain.support.errors import InputError
 from foretrain.theory.prediction.algorithms import Descent
 from foretrain.theory.prediction.infinite_width import GradientDescent, OutputKernels
-from foretrain.theory.prediction.infinite_width.drawn_networks import error_sums
+from foretrain.theory.prediction.infinite_width.other_losses import error_sums
 
 RNG = np.random.default_rng(0)
 X, Y, TESTS = RNG.normal(size=(5, 3)), RNG.normal(size=(5, 2)), RNG.normal(size=(3, 3))

@@ -13,11 +13,11 @@ from foretrain.gaussian.cumulants import sample_two_point
 from foretrain.saddle import modes
 from foretrain.theory.complexity import model_complexity
 from foretrain.theory.correlations import ntk_covariance
+from foretrain.theory.couplings import layer_action
 from foretrain.theory.criticality.critical_initialisation import critical_side
 from foretrain.theory.criticality.fixed_points import fixed_points
 from foretrain.theory.ensembles import Ensemble, sample_parameters
 from foretrain.theory.finite_width import expansion_parameter, layer_statistics, mean_of
-from foretrain.theory.finite_width.couplings import layer_action
 from foretrain.theory.gradient_step import kernel_step
 from foretrain.theory.information import aspect_ratio, log_normal_law
 from foretrain.theory.learning_rates import recommended

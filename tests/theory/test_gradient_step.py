@@ -11,7 +11,7 @@ import torch
 from foretrain.compare.build import build, parameter_groups
 from foretrain.support.errors import InputError
 from foretrain.theory.architecture import MLP
-from foretrain.theory.ensembles.networks import Parameters, forward, sample_parameters
+from foretrain.theory.ensembles import Parameters, forward, sample_parameters
 from foretrain.theory.flow import flow
 from foretrain.theory.gradient_step import ensemble_step, kernel_step, mean_step, network_steps
 from foretrain.theory.learning_rates import recommended

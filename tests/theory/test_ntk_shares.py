@@ -8,7 +8,7 @@ import pytest
 from foretrain.support.errors import AccuracyWarning, InputError, NotSupportedError
 from foretrain.theory.architecture import MLP
 from foretrain.theory.criticality import criticality
-from foretrain.theory.ensembles.networks import sample_parameters
+from foretrain.theory.ensembles import sample_parameters
 from foretrain.theory.flow import flow
 from foretrain.theory.network_tangent_kernel import layer_contributions
 from foretrain.theory.ntk_shares import equivalence, gradients, shares

@@ -1,6 +1,6 @@
 """Many random torch networks at once, in batches: one batched product per layer.
 
-What is drawn, and how, is that of :class:`foretrain.theory.ensembles.sampling.Sampler`, with arrays of torch. Normal
+What is drawn, and how, is that of :class:`foretrain.theory.ensembles.Sampler`, with arrays of torch. Normal
 numbers have the resolution of float32, which is five times faster and cuts them at 5.8 standard deviations;
 everything after that is float64.
 """
@@ -22,8 +22,7 @@ from foretrain.support.errors import InputError, unknown_name
 from foretrain.support.seeds import Seed, spawn, torch_generator
 from foretrain.support.threads import torch_over_cores
 from foretrain.theory.architecture import MLP, FloatArray
-from foretrain.theory.ensembles.networks import Shape, draw_layer
-from foretrain.theory.ensembles.sampling import METHODS, LayerDraw, Sampler
+from foretrain.theory.ensembles import METHODS, LayerDraw, Sampler, Shape, draw_layer
 
 T = TypeVar("T")
 TorchLayer: TypeAlias = LayerDraw[Tensor]

@@ -47,21 +47,20 @@ from typing import Any
 from foretrain.theory.architecture import MLP
 
 _PLACES = {
-    "angles": "two_inputs.angles",
-    "couplings": "finite_width.couplings",
     "critical_initialisation": "criticality.critical_initialisation",
     "dntk_correlations": "correlations",
     "fixed_points": "criticality.fixed_points",
-    "nearby": "two_inputs.nearby",
     "ntk_correlations": "correlations",
     "phase_diagram": "criticality.phase_diagram",
 }
 _ROOMS = (
     "advice",
+    "angles",
     "architecture",
     "asymptotics",
     "complexity",
     "correlations",
+    "couplings",
     "criticality",
     "ensembles",
     "finite_width",
@@ -71,11 +70,11 @@ _ROOMS = (
     "kernel_functions",
     "learning_rates",
     "linear",
+    "nearby",
     "network_tangent_kernel",
     "ntk_shares",
     "prediction",
     "residual_networks",
-    "two_inputs",
     *_PLACES,
 )
 

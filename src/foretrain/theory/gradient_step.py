@@ -22,7 +22,7 @@ from foretrain.support.arguments import Array, real_array
 from foretrain.support.errors import InputError
 from foretrain.theory.architecture import MLP, check_network
 from foretrain.theory.arguments import check_learning_rate, check_targets
-from foretrain.theory.ensembles.networks import Parameters, forward
+from foretrain.theory.ensembles import Parameters, forward
 from foretrain.theory.flow import flow
 from foretrain.theory.network_tangent_kernel import LayerRates, output_kernel
 

@@ -22,7 +22,7 @@ from foretrain.support.errors import InputError
 from foretrain.support.memory import require_memory
 from foretrain.theory.architecture import MLP
 from foretrain.theory.arguments import check_learning_rate, check_targets
-from foretrain.theory.ensembles.networks import Parameters, activity, forward
+from foretrain.theory.ensembles import Parameters, activity, forward
 
 Array = NDArray[np.float64]
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from foretrain.support.answers.figure import Level, Panel
-from foretrain.theory.advice import advise
-from foretrain.theory.advice.depths import advice_figure
+from foretrain.theory.advice import advice_figure, advise
 
 
 @pytest.mark.slow(after=1)

@@ -13,8 +13,7 @@ import torch
 
 import foretrain as ft
 from foretrain.support.errors import InputError, NotSupportedError
-from foretrain.theory.advice import advise, information_curves, perturbative_depths
-from foretrain.theory.advice.depths import stable_step
+from foretrain.theory.advice import advise, information_curves, perturbative_depths, stable_step
 from foretrain.theory.asymptotics import dimensionless_ratios
 from foretrain.theory.residual_networks import optimal_aspect_ratio, optimal_skip
 

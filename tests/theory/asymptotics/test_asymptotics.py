@@ -11,13 +11,17 @@ from foretrain.activations import activation
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.theory.architecture import MLP
 from foretrain.theory.asymptotics import asymptotics, exact_fluctuation, linear_vertex, vertex_constant
-from foretrain.theory.asymptotics.kernel_laws import half_stable_laws
-from foretrain.theory.asymptotics.laws import Uniform, extrapolated, log_depth_constant
-from foretrain.theory.asymptotics.zero_fixed_point import leading_term
+from foretrain.theory.asymptotics.kernel_laws import (
+    Uniform,
+    extrapolated,
+    half_stable_laws,
+    leading_term,
+    log_depth_constant,
+)
 from foretrain.theory.criticality import CriticalPoint, criticality, taylor_coefficients
 from foretrain.theory.ensembles import sample_metric
 from foretrain.theory.flow import flow
-from foretrain.theory.two_inputs.nearby import Nearby
+from foretrain.theory.nearby import Nearby
 
 DEPTH = 30_000
 

@@ -7,9 +7,8 @@ import pytest
 
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.theory.architecture import MLP
-from foretrain.theory.asymptotics.ntk_laws import ntk_laws
-from foretrain.theory.asymptotics.scale_invariant import exact_linear_ntk
-from foretrain.theory.ensembles.networks import forward, sample_parameters
+from foretrain.theory.asymptotics.ntk_laws import exact_linear_ntk, ntk_laws
+from foretrain.theory.ensembles import forward, sample_parameters
 from foretrain.theory.flow import flow
 from foretrain.theory.learning_rates import recommended
 from foretrain.theory.network_tangent_kernel import output_kernel

@@ -16,7 +16,7 @@ from foretrain.theory.correlations import (
     observable_ntk,
     preactivation_ntk,
 )
-from foretrain.theory.ensembles.networks import forward, sample_parameters
+from foretrain.theory.ensembles import forward, sample_parameters
 from foretrain.theory.flow import flow
 from foretrain.theory.network_tangent_kernel import output_kernel
 

@@ -13,16 +13,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foretrain.gaussian import expectation, factor
+from foretrain.theory import ensembles as correlators_module
 from foretrain.theory import linear
 from foretrain.theory.architecture import MLP
 from foretrain.theory.ensembles import (
+    BatchSums,
     Ensemble,
+    MetricContractions,
+    NeuronAverages,
     connected_correlator,
     correlator,
     weight_law,
 )
-from foretrain.theory.ensembles import correlators as correlators_module
-from foretrain.theory.ensembles.moments import BatchSums, MetricContractions, NeuronAverages
 
 X = np.array([[1.0, 0.2, -0.5], [0.4, 1.1, 0.3], [-0.7, 0.1, 0.9]])
 

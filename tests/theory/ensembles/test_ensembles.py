@@ -9,6 +9,7 @@ import pytest
 from scipy import stats
 
 from foretrain.support.errors import InputError, NotEnoughMemoryError
+from foretrain.theory import ensembles as sampling_module
 from foretrain.theory.architecture import MLP
 from foretrain.theory.ensembles import (
     Ensemble,
@@ -19,10 +20,9 @@ from foretrain.theory.ensembles import (
     sample_metric,
     sample_parameters,
     sample_preactivations,
+    truncated_normal_moments,
     weight_law,
 )
-from foretrain.theory.ensembles import sampling as sampling_module
-from foretrain.theory.ensembles.networks import truncated_normal_moments
 
 LAWS = ("gaussian", "uniform", "truncated_normal")
 X = np.array([[1.0, 0.2, -0.5], [0.4, 1.1, 0.3], [-0.7, 0.1, 0.9]])

@@ -8,8 +8,8 @@ import pytest
 from foretrain.gaussian.action import NegativeCouplingWarning, QuarticAction, neuron_kernel
 from foretrain.support.errors import InputError
 from foretrain.theory.architecture import MLP
+from foretrain.theory.couplings import LayerAction, layer_action, relevance, running
 from foretrain.theory.finite_width import layer_statistics
-from foretrain.theory.finite_width.couplings import LayerAction, layer_action, relevance, running
 
 INPUTS = np.array([[1.0, -0.5, 0.8], [0.3, 1.1, -0.4], [-0.7, 0.2, 0.9]])
 

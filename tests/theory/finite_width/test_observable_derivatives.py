@@ -7,7 +7,7 @@ import pytest
 
 from foretrain.gaussian.observables import directions
 from foretrain.support.errors import InputError
-from foretrain.theory.finite_width.observable_derivatives import GOAL, derivatives_of
+from foretrain.theory.correlations import GOAL, derivatives_of
 
 K = np.array([[1.3, 0.4], [0.4, 0.8]])
 

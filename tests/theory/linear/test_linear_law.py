@@ -11,8 +11,7 @@ from scipy import integrate, special, stats
 
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.theory import linear
-from foretrain.theory.linear import DeepLinear
-from foretrain.theory.linear.law import log_chi_square_moment
+from foretrain.theory.linear import DeepLinear, log_chi_square_moment
 
 TEN = DeepLinear([10] * 50)
 

@@ -11,7 +11,7 @@ from scipy.stats import norm
 
 import foretrain as ft
 from foretrain.support.errors import InputError, NotSupportedError
-from foretrain.theory.ensembles.networks import Parameters, forward, sample_parameters
+from foretrain.theory.ensembles import Parameters, forward, sample_parameters
 from foretrain.theory.network_tangent_kernel import descend
 from foretrain.theory.prediction.bayes import (
     Penalty,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import foretrain as ft
-from foretrain.theory.ensembles.sampling import Ensemble
+from foretrain.theory.ensembles import Ensemble
 from foretrain.theory.prediction.bayes import bayes_prediction
 from foretrain.theory.prediction.linear_models import fit_features, network_features
 

@@ -22,7 +22,7 @@ from foretrain.theory.prediction.infinite_width import (
     SampledPrediction,
     output_kernels,
 )
-from foretrain.theory.prediction.infinite_width.drawn_networks import (
+from foretrain.theory.prediction.infinite_width.other_losses import (
     error_sums,
     initial_outputs,
     train_networks,
@@ -165,7 +165,7 @@ def test_classes_are_given_as_whole_numbers() -> None:
 
 
 def test_where_the_slope_jumps_the_flow_says_so_and_steps_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("foretrain.theory.prediction.infinite_width.drawn_networks._MOST_STEPS", 5000)
+    monkeypatch.setattr("foretrain.theory.prediction.infinite_width.other_losses._MOST_STEPS", 5000)
     with pytest.raises(NotSupportedError, match=r"from \d+% of its time on .* small steps of descent"):
         ft.predict(TANH, *DATA, loss=ABSOLUTE, algorithm="flow", time=50.0, draws=2, tolerance=1e-7)
     stepped = ft.predict(TANH, *DATA, loss=ABSOLUTE, eta=0.01, time=4000, draws=3)

@@ -8,7 +8,7 @@ from finite_bayes_example import MLP, TARGETS, TEST, TRAIN, UNEQUAL
 
 import foretrain as ft
 from foretrain.compare.judging.ladder import extrapolation_weights
-from foretrain.theory.ensembles.sampling import Ensemble
+from foretrain.theory.ensembles import Ensemble
 from foretrain.theory.prediction.bayes import (
     finite_bayes_prediction,
     hebbian_variance,

@@ -10,6 +10,7 @@ import pytest
 
 import foretrain as ft
 from foretrain.support.errors import InputError, NotSupportedError
+from foretrain.theory.nearby import Nearby
 from foretrain.theory.prediction.infinite_width import (
     SCALE_INVARIANT_LIMITS,
     GradientDescent,
@@ -28,7 +29,6 @@ from foretrain.theory.prediction.infinite_width import (
     tangent_angles,
     tangent_series,
 )
-from foretrain.theory.two_inputs.nearby import Nearby
 
 SMOOTH = ft.MLP("tanh", depth=3, width=100, C_b=0.1, C_W=1.3, lambda_b=0.2, lambda_W=0.8)
 MIDDLE, GAP = np.array([1.0, 0.3, -0.5]), np.array([0.2, 1.0, 0.3])

@@ -30,8 +30,8 @@ from foretrain.theory.prediction.infinite_width import (
     smooth_labels,
     target_logits,
 )
-from foretrain.theory.prediction.infinite_width.drawn_networks import error_sums, initial_outputs
-from foretrain.theory.prediction.infinite_width.hidden_updates import sampled_moments
+from foretrain.theory.prediction.infinite_width.gradient_descent import sampled_moments
+from foretrain.theory.prediction.infinite_width.other_losses import error_sums, initial_outputs
 from foretrain.theory.prediction.predicted_outputs import prediction
 
 Y_TEST = np.array([(0.3, 0.1), (-0.2, 1.0)])

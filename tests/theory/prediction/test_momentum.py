@@ -12,8 +12,8 @@ import foretrain as ft
 from foretrain.support.errors import InputError
 from foretrain.theory.prediction.algorithms import Descent, GradientFlow, LearningRates
 from foretrain.theory.prediction.infinite_width import GradientDescent
-from foretrain.theory.prediction.infinite_width.cross_entropy import check_step
 from foretrain.theory.prediction.infinite_width.gradient_descent import undone_by_steps
+from foretrain.theory.prediction.infinite_width.other_losses import check_step
 
 DATA = (X[:3], Y, X[3:])
 KINDS = [(0.0, False), (0.5, False), (0.9, False), (0.9, True), (0.99, False)]

@@ -11,7 +11,7 @@ import foretrain as ft
 from foretrain.gaussian import expectation
 from foretrain.gaussian.factors import factor
 from foretrain.support.errors import InputError
-from foretrain.theory.prediction import pair_recursion
+from foretrain.theory.prediction import kernels
 from foretrain.theory.prediction.kernels import (
     cross_kernel,
     cross_tangent_kernel,
@@ -68,8 +68,8 @@ def test_tiles_change_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> Non
     mlp = network(name, 0.5)
     whole = last_layer(mlp, X)
     for name_of_size in ("_IN_CACHE", "_AT_ONCE"):
-        monkeypatch.setattr(pair_recursion, name_of_size, 5)
-    monkeypatch.setattr(pair_recursion, "_TILES_PER_STEP", 3)
+        monkeypatch.setattr(kernels, name_of_size, 5)
+    monkeypatch.setattr(kernels, "_TILES_PER_STEP", 3)
     np.testing.assert_allclose(last_layer(mlp, X), whole, rtol=0, atol=1e-9)
     np.testing.assert_allclose(cross_kernel(mlp, X[:14], X[14:]), whole[0][:14, 14:], rtol=0, atol=1e-9)
     np.testing.assert_allclose(

@@ -11,11 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foretrain.support.errors import AccuracyWarning, InputError
-from foretrain.theory.architecture import MLP
-from foretrain.theory.asymptotics.laws import extrapolated
-from foretrain.theory.ensembles import sample_metric
-from foretrain.theory.flow import flow
-from foretrain.theory.two_inputs.angles import (
+from foretrain.theory.angles import (
     angle_flow,
     angle_law,
     angle_recursion,
@@ -23,6 +19,10 @@ from foretrain.theory.two_inputs.angles import (
     log_angle_constant,
     sine_excess,
 )
+from foretrain.theory.architecture import MLP
+from foretrain.theory.asymptotics.kernel_laws import extrapolated
+from foretrain.theory.ensembles import sample_metric
+from foretrain.theory.flow import flow
 
 RELU = 1 / math.pi
 

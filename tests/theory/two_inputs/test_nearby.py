@@ -12,7 +12,7 @@ from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.theory.architecture import MLP
 from foretrain.theory.flow import flow
 from foretrain.theory.kernel_functions import KernelFunctions, kernel_functions
-from foretrain.theory.two_inputs.nearby import (
+from foretrain.theory.nearby import (
     Nearby,
     components,
     expectation_near,

@@ -14,8 +14,7 @@ from foretrain.support.memory import require_memory
 from foretrain.theory.architecture import MLP
 from foretrain.theory.layers import Signal
 from foretrain.theory.layers import kernels as signal_kernels
-from foretrain.theory.prediction.kernels import check_slopes
-from foretrain.theory.prediction.pair_recursion import Inputs, pair_kernels
+from foretrain.theory.prediction.kernels import Inputs, check_slopes, pair_kernels
 from foretrain.theory.recursions.kinks import inputs_on_kinks, warn_of_kinks
 
 _TOLERANCE = 1e-10  # of expectations without a closed form

@@ -19,7 +19,7 @@ from foretrain.support.errors import InputError, NotSupportedError, unknown_name
 from foretrain.support.seeds import Seed
 from foretrain.theory.architecture import MLP, FloatArray, check_network
 from foretrain.theory.complexity import SYMMETRIES, generated_group
-from foretrain.theory.ensembles.sampling import METHODS
+from foretrain.theory.ensembles import METHODS
 from foretrain.theory.flow import flow
 from foretrain.theory.recursions.kinks import inputs_on_kinks
 from foretrain.theory.tensors import DIFFERENTIALS, MEANINGS, TANGENT

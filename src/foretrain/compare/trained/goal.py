@@ -26,8 +26,7 @@ from foretrain.theory.prediction.infinite_width import (
     output_kernels,
     target_logits,
 )
-from foretrain.theory.prediction.infinite_width.cross_entropy import check_step
-from foretrain.theory.prediction.infinite_width.drawn_networks import check_way, train_networks
+from foretrain.theory.prediction.infinite_width.other_losses import check_step, check_way, train_networks
 from foretrain.theory.prediction.predict import Learner, LossName, loss_targets
 
 _STRIDE = 0.25  # of the integrator of the flow, in units of 1 / λ_max: the fastest error is right to 1e-5

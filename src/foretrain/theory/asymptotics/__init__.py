@@ -1,4 +1,4 @@
-"""Asymptotic laws in depth, one file for each universality class, beside the exact recursion (sections 5.3-5.5).
+"""Asymptotic laws in depth of every universality class, beside the exact recursion (sections 5.3-5.5).
 
 ``asymptotics``        the laws of a network and an input, found by its class
 ``exact_fluctuation``  variance of the metric of a scale-invariant network, exact in width
@@ -10,15 +10,18 @@
 ``exact_linear_ntk``   the tangent kernel of a linear network, exact in width
 """
 
-from foretrain.theory.asymptotics.dntk_laws import dimensionless_ratios, dntk_laws
-from foretrain.theory.asymptotics.kernel_laws import asymptotics
-from foretrain.theory.asymptotics.ntk_laws import ntk_laws
-from foretrain.theory.asymptotics.scale_invariant import (
+from foretrain.theory.asymptotics.kernel_laws import (
+    asymptotics,
     exact_fluctuation,
-    exact_linear_ntk,
-    linear_dntk,
     linear_vertex,
     vertex_constant,
+)
+from foretrain.theory.asymptotics.ntk_laws import (
+    dimensionless_ratios,
+    dntk_laws,
+    exact_linear_ntk,
+    linear_dntk,
+    ntk_laws,
 )
 
 __all__ = [

@@ -12,9 +12,11 @@ multiplied by 1 - gamma^2.
 ``phase_diagram``            the plane of C_b and C_W, with its critical lines
 """
 
-from foretrain.theory.criticality.critical_points import Criticality, CriticalPoint, UniversalityClass
-from foretrain.theory.criticality.search import (
+from foretrain.theory.criticality.critical_points import (
+    Criticality,
+    CriticalPoint,
     Susceptibility,
+    UniversalityClass,
     criticality,
     susceptibility,
     taylor_coefficients,

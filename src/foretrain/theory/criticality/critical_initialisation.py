@@ -20,9 +20,8 @@ from foretrain.support.arguments import Array
 from foretrain.support.errors import NotSupportedError
 from foretrain.support.user_warnings import warn_user
 from foretrain.theory.architecture import MLP
-from foretrain.theory.criticality.critical_points import Criticality, CriticalPoint
+from foretrain.theory.criticality.critical_points import Criticality, CriticalPoint, criticality, weight_share
 from foretrain.theory.criticality.fixed_points import fixed_points, flows_to
-from foretrain.theory.criticality.search import criticality, weight_share
 from foretrain.theory.learning_rates import balanced_rates, class_rates
 
 

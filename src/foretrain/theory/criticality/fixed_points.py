@@ -25,7 +25,7 @@ from foretrain.gaussian import gram
 from foretrain.support.answers import Result
 from foretrain.support.arguments import Array
 from foretrain.support.errors import InputError, NotSupportedError
-from foretrain.theory.criticality.search import susceptibility
+from foretrain.theory.criticality.critical_points import susceptibility
 from foretrain.theory.kernel_functions import KernelFunctions, is_measured, kernel_means
 
 _SCANNED = np.geomspace(1e-9, 1e3, 289)

@@ -14,6 +14,7 @@ from foretrain.support.answers import labelled
 from foretrain.support.arguments import Array
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.memory import require_memory
+from foretrain.theory.criticality.critical_points import criticality, weight_share
 from foretrain.theory.criticality.fixed_points import (
     ONE,
     Scan,
@@ -22,7 +23,6 @@ from foretrain.theory.criticality.fixed_points import (
     straight_end,
     straight_growth,
 )
-from foretrain.theory.criticality.search import criticality, weight_share
 from foretrain.theory.kernel_functions import KernelFunctions, kernel_means
 
 if TYPE_CHECKING:

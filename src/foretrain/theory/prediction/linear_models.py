@@ -34,7 +34,7 @@ from foretrain.support.errors import InputError, unknown_name
 from foretrain.support.memory import require_memory
 from foretrain.support.seeds import Seed, generator
 from foretrain.theory.architecture import MLP, check_network
-from foretrain.theory.ensembles.networks import Parameters, activity, draw_parameters, forward
+from foretrain.theory.ensembles import Parameters, activity, draw_parameters, forward
 from foretrain.theory.prediction.bayes.posterior import targets_for
 from foretrain.theory.prediction.cholesky import check_kernel, factorise
 from foretrain.theory.prediction.kernels import cross_kernel, cross_tangent_kernel

@@ -23,12 +23,6 @@ from foretrain.theory.prediction.algorithms import (
 )
 from foretrain.theory.prediction.bayes.posterior import bayes_prediction, condition
 from foretrain.theory.prediction.cholesky import check_noise
-from foretrain.theory.prediction.infinite_width.cross_entropy import cross_entropy_of_kernels, target_logits
-from foretrain.theory.prediction.infinite_width.drawn_networks import (
-    TOLERANCE,
-    check_way,
-    sampled_prediction,
-)
 from foretrain.theory.prediction.infinite_width.gradient_descent import GradientDescent
 from foretrain.theory.prediction.infinite_width.losses import (
     Loss,
@@ -36,6 +30,13 @@ from foretrain.theory.prediction.infinite_width.losses import (
     check_probabilities,
     check_share,
     smooth_labels,
+)
+from foretrain.theory.prediction.infinite_width.other_losses import (
+    TOLERANCE,
+    check_way,
+    cross_entropy_of_kernels,
+    sampled_prediction,
+    target_logits,
 )
 from foretrain.theory.prediction.kernels import OutputKernels, Spread, check_spread, output_kernels
 from foretrain.theory.prediction.predicted_outputs import PredictedOutputs

@@ -24,7 +24,7 @@ from foretrain.gaussian import factor
 from foretrain.gaussian.closed_forms import closed_form
 from foretrain.support.progress import track
 from foretrain.support.seeds import Seed, generator, spawn
-from foretrain.theory.ensembles.sampling import matrix_root
+from foretrain.theory.ensembles import matrix_root
 from foretrain.theory.recursions.expectations import PairExpectations, Step
 from foretrain.theory.recursions.pairs import Pairs, Side
 from foretrain.theory.recursions.tensors import PRODUCTS_ON_PAIRS

@@ -13,7 +13,7 @@ import foretrain as ft
 from foretrain.support.errors import AccuracyWarning, InputError, NotSupportedError
 from foretrain.theory.prediction.algorithms import Descent, GradientFlow
 from foretrain.theory.prediction.finite_width import FiniteWidth, finite_prediction
-from foretrain.theory.prediction.finite_width import tensors as stores
+from foretrain.theory.prediction.finite_width import corrections as stores
 
 UNEQUAL = ft.MLP(
     "sin",

@@ -10,10 +10,14 @@ import pytest
 import foretrain as ft
 from foretrain.theory.prediction.algorithms import Plan, named_algorithm
 from foretrain.theory.prediction.finite_width import Projectors
-from foretrain.theory.prediction.finite_width.changes import Changes, covariance_parts
-from foretrain.theory.prediction.finite_width.mean import mean_terms
+from foretrain.theory.prediction.finite_width.corrections import (
+    ENTRIES,
+    Changes,
+    Store,
+    covariance_parts,
+    mean_terms,
+)
 from foretrain.theory.prediction.finite_width.one_network import OneNetwork
-from foretrain.theory.prediction.finite_width.tensors import ENTRIES, Store
 from foretrain.theory.prediction.infinite_width import OutputKernels
 
 TRAINED, SAMPLES = 2, 3

@@ -28,11 +28,7 @@ from foretrain.theory.prediction.bayes.evidence import (
     log_evidence_of_kernel,
     two_input_log_evidence,
 )
-from foretrain.theory.prediction.bayes.finite_width.importance import (
-    ImportancePosterior,
-    importance_posterior,
-)
-from foretrain.theory.prediction.bayes.finite_width.posterior import (
+from foretrain.theory.prediction.bayes.finite_width import (
     FiniteBayesPrediction,
     FiniteEvidence,
     finite_bayes_factor,
@@ -40,20 +36,17 @@ from foretrain.theory.prediction.bayes.finite_width.posterior import (
     finite_evidence_scan,
     finite_log_evidence,
 )
-from foretrain.theory.prediction.bayes.finite_width.representation import (
-    book_posterior_mean,
-    hebbian_variance,
-    representation_shift,
+from foretrain.theory.prediction.bayes.importance import (
+    ImportancePosterior,
+    importance_posterior,
 )
 from foretrain.theory.prediction.bayes.posterior import (
     BayesPrediction,
+    Penalty,
     bayes_equivalent_rates,
     bayes_prediction,
-    condition,
-)
-from foretrain.theory.prediction.bayes.regularised import (
-    Penalty,
     categorical_loss,
+    condition,
     gaussian_loss,
     log_prior,
     negative_log_posterior,
@@ -62,6 +55,11 @@ from foretrain.theory.prediction.bayes.regularised import (
     prior_penalties,
     regularised_prediction,
     response_law,
+)
+from foretrain.theory.prediction.bayes.representation import (
+    book_posterior_mean,
+    hebbian_variance,
+    representation_shift,
 )
 
 __all__ = [

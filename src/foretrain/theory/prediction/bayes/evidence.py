@@ -25,11 +25,11 @@ from foretrain.support.progress import Progress, track
 from foretrain.support.user_warnings import warn_user
 from foretrain.theory.architecture import MLP, Layer, check_network
 from foretrain.theory.arguments import check_targets
+from foretrain.theory.nearby import components
 from foretrain.theory.prediction.bayes.posterior import log_density, targets_for
 from foretrain.theory.prediction.cholesky import CholeskyFactor, check_noise, factorise, factorise_quietly
 from foretrain.theory.prediction.kernels import kernel
 from foretrain.theory.recursions.expectations import EXPLODED, PairExpectations
-from foretrain.theory.two_inputs.nearby import components
 
 if TYPE_CHECKING:
     import xarray as xr

@@ -10,18 +10,16 @@
 """
 
 from foretrain.theory.prediction.algorithms import Projectors, algorithm_projectors
-from foretrain.theory.prediction.finite_width.comparison import (
-    compare_algorithms,
-    covariance_part_as_printed,
-    descent_and_bayes,
-    terms_as_printed,
-)
 from foretrain.theory.prediction.finite_width.one_network import OneNetwork, TrainedNetwork
 from foretrain.theory.prediction.finite_width.training import (
     Expansion,
     FinitePrediction,
     FiniteWidth,
+    compare_algorithms,
+    covariance_part_as_printed,
+    descent_and_bayes,
     finite_prediction,
+    terms_as_printed,
 )
 
 __all__ = [

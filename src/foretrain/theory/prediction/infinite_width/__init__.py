@@ -12,35 +12,39 @@
 """
 
 from foretrain.theory.prediction.algorithms import LearningRates
-from foretrain.theory.prediction.infinite_width.between_two_inputs import (
+from foretrain.theory.prediction.infinite_width.few_inputs import (
+    SCALE_INVARIANT_LIMITS,
+    OneTrainingInput,
+    RobustHyperparameters,
     TangentSeries,
     TwoOutputs,
+    class_robustness,
+    constant_rate_robustness,
+    constant_rate_robustness_as_printed,
     expanded_mean_as_printed,
     expanded_prediction,
+    linear_robustness,
+    nearby_training,
     on_the_line,
+    one_training_input,
+    propagate_tangent,
+    robust_hyperparameters,
+    tangent_angles,
     tangent_series,
 )
-from foretrain.theory.prediction.infinite_width.cross_entropy import (
-    CrossEntropyPrediction,
-    cross_entropy_end,
-    cross_entropy_of_kernels,
-    expected_cross_entropy,
-    network_end,
-    target_logits,
-)
-from foretrain.theory.prediction.infinite_width.drawn_networks import SampledPrediction, sampled_prediction
 from foretrain.theory.prediction.infinite_width.gradient_descent import (
     GradientDescent,
+    HiddenUpdate,
     Outputs,
     Update,
     end_states,
     generalized_squared_error,
+    hidden_update,
     newton_step,
     newton_update,
     single_samples,
     train_outputs,
 )
-from foretrain.theory.prediction.infinite_width.hidden_updates import HiddenUpdate, hidden_update
 from foretrain.theory.prediction.infinite_width.losses import (
     CROSS_ENTROPY,
     SQUARED_ERROR,
@@ -52,19 +56,15 @@ from foretrain.theory.prediction.infinite_width.losses import (
     sampled_loss,
     smooth_labels,
 )
-from foretrain.theory.prediction.infinite_width.one_training_input import (
-    SCALE_INVARIANT_LIMITS,
-    OneTrainingInput,
-    RobustHyperparameters,
-    class_robustness,
-    constant_rate_robustness,
-    constant_rate_robustness_as_printed,
-    linear_robustness,
-    nearby_training,
-    one_training_input,
-    propagate_tangent,
-    robust_hyperparameters,
-    tangent_angles,
+from foretrain.theory.prediction.infinite_width.other_losses import (
+    CrossEntropyPrediction,
+    SampledPrediction,
+    cross_entropy_end,
+    cross_entropy_of_kernels,
+    expected_cross_entropy,
+    network_end,
+    sampled_prediction,
+    target_logits,
 )
 from foretrain.theory.prediction.kernels import OutputKernels, output_kernels
 from foretrain.theory.prediction.predicted_outputs import Prediction

@@ -20,7 +20,7 @@ from foretrain.support.errors import InputError
 from foretrain.support.memory import require_memory
 from foretrain.support.seeds import Seed, generator
 from foretrain.theory.arguments import check_targets
-from foretrain.theory.ensembles.networks import check_draws
+from foretrain.theory.ensembles import check_draws
 from foretrain.theory.prediction.cholesky import square_root
 from foretrain.theory.prediction.predicted_outputs import PredictedOutputs
 

@@ -22,20 +22,18 @@ from foretrain.theory.prediction.nearly_kernel.regressor import NearlyKernelRegr
 from foretrain.theory.prediction.nearly_kernel.solution import (
     ALGORITHMS,
     Projectors,
+    SampleSpaceDescent,
     Solution,
+    TrainedModel,
+    descend_in_sample_space,
     one_sided_kernel,
+    order_of_error,
     predict_as_printed,
     predict_one_sided,
     projectors,
     solve,
     spectrum,
     symmetric_kernel_as_printed,
-)
-from foretrain.theory.prediction.nearly_kernel.training import (
-    SampleSpaceDescent,
-    TrainedModel,
-    descend_in_sample_space,
-    order_of_error,
     train,
 )
 

@@ -22,10 +22,8 @@ import numpy as np
 
 from foretrain.support.arguments import Array, real_array
 from foretrain.support.errors import InputError, unknown_name
-from foretrain.theory.prediction.nearly_kernel.models import QuadraticModel, finite
-from foretrain.theory.prediction.nearly_kernel.points import Model
-from foretrain.theory.prediction.nearly_kernel.solution import Solution, solve
-from foretrain.theory.prediction.nearly_kernel.training import TrainedModel, train
+from foretrain.theory.prediction.nearly_kernel.models import Model, QuadraticModel, finite
+from foretrain.theory.prediction.nearly_kernel.solution import Solution, TrainedModel, solve, train
 
 _WAYS = ("formula", "training")
 

@@ -24,9 +24,8 @@ from foretrain.support.progress import Progress
 from foretrain.support.seeds import Seed
 from foretrain.support.user_warnings import warn_user
 from foretrain.theory.architecture import MLP
-from foretrain.theory.ensembles.moments import BATCHES, BatchSums
-from foretrain.theory.ensembles.sampling import Ensemble
-from foretrain.theory.prediction.bayes.finite_width.shifts import Observed, observe
+from foretrain.theory.ensembles import BATCHES, BatchSums, Ensemble
+from foretrain.theory.prediction.bayes.finite_width import Observed, observe
 
 if TYPE_CHECKING:
     import xarray as xr

@@ -23,7 +23,12 @@ from foretrain.support.progress import track
 from foretrain.support.user_warnings import warn_user
 from foretrain.theory.architecture import MLP, Layer
 from foretrain.theory.arguments import two_inputs
-from foretrain.theory.asymptotics.laws import FIT_DEPTH, is_deep_enough, log_depth_constant, reference_start
+from foretrain.theory.asymptotics.kernel_laws import (
+    FIT_DEPTH,
+    is_deep_enough,
+    log_depth_constant,
+    reference_start,
+)
 from foretrain.theory.flow import flow
 
 if TYPE_CHECKING:

@@ -26,20 +26,18 @@ from foretrain.support.seeds import Seed
 from foretrain.theory.architecture import MLP
 from foretrain.theory.finite_width import layer_statistics
 from foretrain.theory.flow import flow
-from foretrain.theory.prediction.bayes.finite_width.posterior import warn_of_expansion
-from foretrain.theory.prediction.bayes.finite_width.shifts import (
+from foretrain.theory.prediction.bayes.finite_width import (
     RUNS,
-    Observed,
-    check_plain,
-    choose_covariances,
-    observe,
-)
-from foretrain.theory.prediction.bayes.finite_width.vertex import (
     Block,
     Covariance,
     HiddenLayer,
+    Observed,
     between,
+    check_plain,
+    choose_covariances,
     hidden_layers,
+    observe,
+    warn_of_expansion,
 )
 from foretrain.theory.prediction.bayes.posterior import targets_for
 from foretrain.theory.prediction.cholesky import factorise

@@ -8,7 +8,7 @@ and K0 stand for dK_[1], ddK_[2] and ddK_[0].
 Smooth activations leave remainders of delta^4 in K_[0], delta^3 in K_[1] and delta^4 in K_[2]. Where the slope of the
 activation jumps (ReLU) the distance also has a non-analytic part of order delta^3, (5.171) for any place of the kink
 and any norms, which is included; it adds up with depth, and past the crossover depth only the finite-angle
-recursion of :mod:`foretrain.theory.two_inputs.angles` holds.
+recursion of :mod:`foretrain.theory.angles` holds.
 """
 
 from __future__ import annotations
