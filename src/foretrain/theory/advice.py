@@ -221,11 +221,7 @@ def information_curves(advice: Advice, draws: int = 3000, seed: Seed = 0) -> xr.
             for y in track(spread, "exact law")
         ]
         return data.assign(exact=("r", exact))
-    drawn = _drawn(advice, half, draws, seed)
-    return data.merge(drawn).assign_attrs(data.attrs | drawn.attrs)
-
-
-def _drawn(advice: Advice, half: float, draws: int, seed: Seed) -> xr.Dataset:
+    # Others are drawn.
     # Depths add up to about half of the number of networks times the deepest.
     affordable = math.sqrt(2 * _WORK / (_NETWORKS * draws * _REACH * advice.best_ratio))
     width = max(_NARROWEST, min(advice.width, int(affordable)))
@@ -237,7 +233,7 @@ def _drawn(advice: Advice, half: float, draws: int, seed: Seed) -> xr.Dataset:
     for depth, own in track(list(zip(depths, spawn(seed, len(depths)), strict=True)), "networks"):
         mlp = MLP.critical(act, int(depth), width, n_in=1, gamma=gamma)
         values.append(mixture_information(sampled_law(mlp, [x], draws, seed=own), half, half))
-    return labelled(
+    drawn = labelled(
         {
             "drawn": ("depth", [value.value for value in values]),
             "drawn_error": ("depth", [value.standard_error for value in values]),
@@ -245,6 +241,7 @@ def _drawn(advice: Advice, half: float, draws: int, seed: Seed) -> xr.Dataset:
         {"drawn_width": width, "draws": draws},
         depth=depths,
     )
+    return data.merge(drawn).assign_attrs(data.attrs | drawn.attrs)
 
 
 def advice_figure(advice: Advice, seed: Seed = 0, draws: int = 3000) -> Figure:
@@ -252,12 +249,8 @@ def advice_figure(advice: Advice, seed: Seed = 0, draws: int = 3000) -> Figure:
     skip = f", γ = {advice.gamma:g}" if advice.gamma else ""
     title = f"{advice.criticality.activation.label}: depth for a width of {advice.width}{skip}"
     figure = Figure(title, columns=2, size=(13.0, 5.0))
-    _draw_information(figure, advice, information_curves(advice, draws, seed))
-    _draw_plane(figure, advice)
-    return figure
-
-
-def _draw_information(figure: Figure, advice: Advice, curves: xr.Dataset) -> None:
+    # Left: the information.
+    curves = information_curves(advice, draws, seed)
     r, printed = curves["r"].values, curves["printed"].values
     exact = curves["exact" if "exact" in curves else "drawn"].values
     top = 1.15 * float(max(exact.max(), printed.max()))
@@ -292,6 +285,8 @@ def _draw_information(figure: Figure, advice: Advice, curves: xr.Dataset) -> Non
     panel.level(x=advice.best_ratio, color=INK, dash="--")
     panel.note(advice.best_ratio, 0.97 * top, f"$r^*$ = {advice.best_ratio:.3g}", above=False)
     panel.level(0.0)
+    _draw_plane(figure, advice)
+    return figure
 
 
 def _draw_plane(figure: Figure, advice: Advice) -> None:
@@ -561,8 +556,12 @@ class Advice(Result):
             ]
         )
 
-    def _rows(self) -> list[tuple[str, str, str]]:
-        """The numbers: quantity, value, meaning."""
+    @staticmethod
+    def _range(first: int, last: int) -> str:
+        return f"{first} to {last}" if last > first else str(first) if last == first else "none"
+
+    def answer(self, seed: Seed = 0) -> Answer:
+        """The verdict, its numbers and code to paste; the picture draws random networks with ``seed``."""
         found, depths, layers = self.criticality, self.depths, self.network.layers
         first, last = layers[0], layers[-1]
         shown = {"p_0": "p_0", "p_perpendicular": "p_perp", "p_V": "p_V"}
@@ -597,18 +596,10 @@ class Advice(Result):
         if self.step is not None:
             meaning = f"largest stable eta on {self.step.inputs} inputs, loss {self.step.loss}"
             rows.append(("eta", f"{self.step.largest:.4g}", meaning))
-        return rows
-
-    @staticmethod
-    def _range(first: int, last: int) -> str:
-        return f"{first} to {last}" if last > first else str(first) if last == first else "none"
-
-    def answer(self, seed: Seed = 0) -> Answer:
-        """The verdict, its numbers and code to paste; the picture draws random networks with ``seed``."""
         return Answer(
             self.verdict,
             [
-                Table(("quantity", "value", "meaning"), self._rows()),
+                Table(("quantity", "value", "meaning"), rows),
                 *(f"Note: {note}" for note in self.notes),
                 Code(self.code, "In Python:"),
                 lambda: advice_figure(self, seed),

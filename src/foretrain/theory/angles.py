@@ -98,7 +98,33 @@ def angle_flow(mlp: MLP, x_1: ArrayLike, x_2: ArrayLike) -> xr.Dataset:
         pairs.append(pair)
     first, second, psi, exponent = (np.array(column) for column in zip(*pairs))
     found = _dataset(mlp, _Rows(psi, first, second, exponent), "exact angle recursion (5.162)")
-    return _with_law(mlp, start, found)
+    # Add the asymptotic law where the network is critical and the angle shrinks.
+    assert mlp.activation.slopes is not None
+    slopes = _slopes(*mlp.activation.slopes)
+    inner = mlp.layers[1:-1] if mlp.is_residual else mlp.layers[1:]
+    skips = {layer.gamma for layer in inner}
+    critical = all(
+        layer.C_b == 0 and abs(slopes.A_2 * layer.C_W + layer.gamma**2 - 1) < _CLOSE for layer in inner
+    )
+    if not inner or not critical or len(skips) > 1 or start.psi == 0:
+        return found
+    rho = slopes.rho * (1 - skips.pop() ** 2)
+    if rho < _CLOSE:
+        return found.assign_attrs(rho=0.0, law="the angle stays what it is, for the activation is linear")
+    log_l_0 = log_angle_constant(rho, start.psi)
+    depth = found["layer"].values
+    roots = math.sqrt(start.first), math.sqrt(start.second)
+    laws = {
+        "psi_asymptotic": angle_law(rho, log_l_0, depth),
+        "K_2_asymptotic": (roots[0] - roots[1]) ** 2 / 4
+        + 9 * roots[0] * roots[1] / (4 * rho**2 * depth**2.0),
+    }
+    with np.errstate(over="ignore"):
+        constants = {"rho": rho, "l_0": float(np.exp(log_l_0)), "log_l_0": log_l_0}
+    constants["crossover_depth"] = crossover_depth(rho, start.psi)
+    return found.assign(
+        {name: ("layer", value, {"meaning": _MEANINGS[name]}) for name, value in laws.items()}
+    ).assign_attrs(constants)
 
 
 def angle_recursion(rho: float, psi: float, depth: int) -> Array:
@@ -232,33 +258,3 @@ def _dataset(mlp: MLP, rows: _Rows, method: str) -> xr.Dataset:
         {"activation": mlp.activation.label, "method": method},
         counted=("layer",),
     )
-
-
-def _with_law(mlp: MLP, start: _Pair, found: xr.Dataset) -> xr.Dataset:
-    """Add the asymptotic law where the network is critical and the angle shrinks."""
-    assert mlp.activation.slopes is not None
-    slopes = _slopes(*mlp.activation.slopes)
-    inner = mlp.layers[1:-1] if mlp.is_residual else mlp.layers[1:]
-    skips = {layer.gamma for layer in inner}
-    critical = all(
-        layer.C_b == 0 and abs(slopes.A_2 * layer.C_W + layer.gamma**2 - 1) < _CLOSE for layer in inner
-    )
-    if not inner or not critical or len(skips) > 1 or start.psi == 0:
-        return found
-    rho = slopes.rho * (1 - skips.pop() ** 2)
-    if rho < _CLOSE:
-        return found.assign_attrs(rho=0.0, law="the angle stays what it is, for the activation is linear")
-    log_l_0 = log_angle_constant(rho, start.psi)
-    layer = found["layer"].values
-    roots = math.sqrt(start.first), math.sqrt(start.second)
-    laws = {
-        "psi_asymptotic": angle_law(rho, log_l_0, layer),
-        "K_2_asymptotic": (roots[0] - roots[1]) ** 2 / 4
-        + 9 * roots[0] * roots[1] / (4 * rho**2 * layer**2.0),
-    }
-    with np.errstate(over="ignore"):
-        constants = {"rho": rho, "l_0": float(np.exp(log_l_0)), "log_l_0": log_l_0}
-    constants["crossover_depth"] = crossover_depth(rho, start.psi)
-    return found.assign(
-        {name: ("layer", value, {"meaning": _MEANINGS[name]}) for name, value in laws.items()}
-    ).assign_attrs(constants)

@@ -361,21 +361,6 @@ def _entries(mlp: MLP, X: ArrayLike, tensor: str, places: Sequence[Quadruple], l
     return np.asarray(found[tensor].sel(layer=layer).values)
 
 
-def _neurons_looked_at(of: Sequence[int]) -> tuple[int, ...]:
-    """One or two different neurons."""
-    found = np.asarray(of)
-    if (
-        found.ndim != 1
-        or found.dtype.kind not in "iu"
-        or len(found) not in (1, 2)
-        or len(set(found)) < len(found)
-    ):
-        raise InputError(
-            f"of is {of!r}: name one neuron, (0,), or two different ones, (0, 1), that the observable looks at."
-        )
-    return tuple(int(number) for number in found)
-
-
 def _asked(
     mlp: MLP, X: ArrayLike, neurons: Sequence[int], inputs: Sequence[int], layer: int | None
 ) -> tuple[Quadruple, Quadruple, int]:
@@ -400,7 +385,17 @@ def _observe(
     observable: Any, mlp: MLP, X: ArrayLike, of: Sequence[int], layer: int | None, kinks: Sequence[Any]
 ) -> _Observed:
     check_network(mlp)
-    place, data, looked = mlp.check_layer(layer), mlp.check_inputs(X), _neurons_looked_at(of)
+    found = np.asarray(of)
+    if (
+        found.ndim != 1
+        or found.dtype.kind not in "iu"
+        or len(found) not in (1, 2)
+        or len(set(found)) < len(found)
+    ):
+        raise InputError(
+            f"of is {of!r}: name one neuron, (0,), or two different ones, (0, 1), that the observable looks at."
+        )
+    place, data, looked = mlp.check_layer(layer), mlp.check_inputs(X), tuple(int(number) for number in found)
     K = flow(mlp, data, ["K"])["K"].sel(layer=place).values
     return _Observed(data, place, looked, observable_means(observable, K, len(looked), kinks))
 

@@ -247,7 +247,12 @@ class Ensemble(Result):
     def _stream(
         self, wanted: tuple[int, ...], read: Callable[[LayerDraw[FloatArray]], FloatArray]
     ) -> Iterator[dict[int, FloatArray]]:
-        size = self._chunk_size()
+        # Draws per chunk so that it stays near the byte limit even if every layer is kept.
+        widths, inputs = self.mlp.widths, len(self.X)
+        signals = (sum(widths[1:]) + 3 * max(widths[1:])) * inputs
+        weights = max(n * fan_in for fan_in, n in pairwise(widths)) if self.method == "weights" else 0
+        per_draw = signals + (self.mlp.depth + 2) * inputs**2 + weights
+        size = max(1, min(self.draws, _CHUNK_BYTES // (8 * per_draw)))
         chunks = -(-self.draws // size)
         require_memory(_BYTES_PER_SEED * chunks, f"the seeds of {self.draws:,} draws", "use fewer draws")
         for index, seeds in enumerate(spawn(self.seed, chunks)):
@@ -270,17 +275,6 @@ class Ensemble(Result):
             np.linalg.eigh,
             lambda values, count: np.broadcast_to(values, (count, *values.shape[1:])),
         )
-
-    def _chunk_size(self) -> int:
-        """Draws per chunk so that it stays near the byte limit even if every layer is kept.
-
-        It must not depend on the layers asked for: one seed means one set of networks.
-        """
-        widths, inputs = self.mlp.widths, len(self.X)
-        signals = (sum(widths[1:]) + 3 * max(widths[1:])) * inputs
-        weights = max(n * fan_in for fan_in, n in pairwise(widths)) if self.method == "weights" else 0
-        per_draw = signals + (self.mlp.depth + 2) * inputs**2 + weights
-        return max(1, min(self.draws, _CHUNK_BYTES // (8 * per_draw)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -630,7 +624,21 @@ def _measure(
         raise InputError(
             f"neurons is {neurons!r}: give 2 to {_LONGEST} letters like '1122', equal for the same neuron."
         )
-    _check_estimator(ensemble, neurons, kept, estimator)
+    if estimator not in _ESTIMATORS:
+        raise unknown_name("`estimator`", estimator, _ESTIMATORS)
+    if estimator == "neurons":
+        needed = len(set(neurons))
+        for layer in kept:
+            if ensemble.mlp.widths[layer] < needed:
+                raise InputError(
+                    f"pattern {neurons!r} needs {needed} neurons but layer {layer} has "
+                    f"{ensemble.mlp.widths[layer]}: leave the layer out or use `estimator='wick'`."
+                )
+    elif ensemble.law != "gaussian" or any(ensemble.mlp.gamma[layer - 1] for layer in kept):
+        raise InputError(
+            "estimator 'wick' needs Gaussian parameters and layers without a skip connection: "
+            "use `estimator='neurons'`."
+        )
     entries = _entries(neurons, inputs, len(ensemble.X))
     # Entries that differ by a symmetry of the pattern share their polynomial and are computed once.
     keys = [canonical(_blocks(neurons, entry)) for entry in entries]
@@ -692,24 +700,6 @@ def _blocks(neurons: str, entry: Inputs) -> list[list[int]]:
     for name, index in zip(neurons, entry, strict=True):
         blocks.setdefault(name, []).append(index)
     return list(blocks.values())
-
-
-def _check_estimator(ensemble: Ensemble, neurons: str, layers: tuple[int, ...], estimator: str) -> None:
-    if estimator not in _ESTIMATORS:
-        raise unknown_name("`estimator`", estimator, _ESTIMATORS)
-    if estimator == "neurons":
-        needed = len(set(neurons))
-        for layer in layers:
-            if ensemble.mlp.widths[layer] < needed:
-                raise InputError(
-                    f"pattern {neurons!r} needs {needed} neurons but layer {layer} has "
-                    f"{ensemble.mlp.widths[layer]}: leave the layer out or use `estimator='wick'`."
-                )
-    elif ensemble.law != "gaussian" or any(ensemble.mlp.gamma[layer - 1] for layer in layers):
-        raise InputError(
-            "estimator 'wick' needs Gaussian parameters and layers without a skip connection: "
-            "use `estimator='neurons'`."
-        )
 
 
 def _entries(neurons: str, inputs: Sequence[Sequence[int]] | None, count: int) -> list[Inputs]:

@@ -479,7 +479,14 @@ def _entropy(half: Array, weights: Array, m: float, draws: int) -> tuple[float, 
     low = float(half.min()) - _DIGITS / m + min(0.0, math.log(m) / 2)
     high = float(half.max()) + math.log(m + 2 * math.sqrt(m * _DIGITS) + 2 * _DIGITS) / 2
     t = low + step * np.arange(math.ceil((high - low) / step) + 1, dtype=np.float64)
-    first, second = _averages(half, weights, m, t)
+    # E[phi] and E[phi^2] over the law, block by block.
+    first, second = np.zeros(len(t)), np.zeros(len(t))
+    rows = max(1, _BLOCK // len(t))
+    for start in range(0, len(half), rows):
+        block = _log_chi_density(t - half[start : start + rows, None], m)
+        own = weights[start : start + rows]
+        first += own @ block
+        second += own @ block**2
     log_first = np.log(np.where(first > 0, first, 1.0))
     sphere = math.log(2) + m / 2 * math.log(math.pi) - float(gammaln(m / 2))
     mean = float(weights @ half) + (float(digamma(m / 2)) + math.log(2)) / 2
@@ -494,18 +501,6 @@ def _entropy(half: Array, weights: Array, m: float, draws: int) -> tuple[float, 
         knots = np.linspace(half.min(), half.max(), _KNOTS)
     surprise = -step * _log_chi_density(t - knots[:, None], m) @ log_first + m * knots
     return value + excess / (2 * draws), np.asarray(CubicSpline(knots, surprise)(half))
-
-
-def _averages(half: Array, weights: Array, m: float, t: Array) -> tuple[Array, Array]:
-    """E[phi] and E[phi^2] over the law, block by block."""
-    first, second = np.zeros(len(t)), np.zeros(len(t))
-    rows = max(1, _BLOCK // len(t))
-    for start in range(0, len(half), rows):
-        block = _log_chi_density(t - half[start : start + rows, None], m)
-        own = weights[start : start + rows]
-        first += own @ block
-        second += own @ block**2
-    return first, second
 
 
 def _log_chi_density(u: Array, m: float) -> Array:

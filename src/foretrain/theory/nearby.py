@@ -145,7 +145,13 @@ def propagate(network: Layered, start: Nearby | Sequence[float]) -> xr.Dataset:
     same component.
     """
     functions = shared_functions(network.activation)
-    kinks = _slope_jumps(network.activation)
+    # (place, jump of the slope) of the kinks; refused where the activation itself jumps.
+    if not network.activation.is_continuous:
+        raise NotSupportedError(
+            f"{network.activation.label} jumps, so that nearby inputs part by a finite distance in one layer: use "
+            "foretrain.theory.angles.angle_flow."
+        )
+    kinks = [(kink.location, kink.jump(1)) for kink in network.activation.kinks if kink.jump(1)]
     state = Nearby(*(float(value) for value in start))
     if not all(map(math.isfinite, state)) or state.K00 < 0 or state.K2 < 0:
         raise InputError(f"the start {state} needs finite numbers with K00 >= 0 and K2 >= 0.")
@@ -157,16 +163,6 @@ def propagate(network: Layered, start: Nearby | Sequence[float]) -> xr.Dataset:
     # There is no step after the last layer.
     factors.append((math.nan,) * 3)
     return _dataset(network.activation, np.array(states), np.array(factors))
-
-
-def _slope_jumps(act: Activation) -> list[tuple[float, float]]:
-    """(place, jump of the slope) of the kinks; refused where the activation itself jumps."""
-    if not act.is_continuous:
-        raise NotSupportedError(
-            f"{act.label} jumps, so that nearby inputs part by a finite distance in one layer: use "
-            "foretrain.theory.angles.angle_flow."
-        )
-    return [(kink.location, kink.jump(1)) for kink in act.kinks if kink.jump(1)]
 
 
 def _step(
@@ -273,7 +269,14 @@ def expectation_near(
 def _second_order(
     f: Factor, g: Factor, K: Array, parts: tuple[Array, Array, Array], tolerance: float
 ) -> Array:
-    _refuse_shared_jumps(f, g)
+    for place in set(f.kinks) & set(g.kinks):
+        sides = np.array([np.nextafter(place, -np.inf), np.nextafter(place, np.inf)])
+        steps = [abs(float(np.diff(factor(sides))[0])) for factor in (f, g)]
+        if min(steps) > 1e-9:
+            raise NotSupportedError(
+                f"{f!r} and {g!r} both jump at z = {place:g}: their product has a term of order |delta| there; "
+                "use foretrain.gaussian.expectation at the two inputs."
+            )
     K1, K0, K2 = parts
 
     def mean(terms: Sequence[tuple[float, Factor]], weight: Factor | None = None) -> Array:
@@ -301,14 +304,3 @@ def _second_order(
 
 def _second(f: Factor) -> list[Factor]:
     return [bend for slope in f.derivative() for bend in slope.derivative()]
-
-
-def _refuse_shared_jumps(f: Factor, g: Factor) -> None:
-    for place in set(f.kinks) & set(g.kinks):
-        sides = np.array([np.nextafter(place, -np.inf), np.nextafter(place, np.inf)])
-        steps = [abs(float(np.diff(factor(sides))[0])) for factor in (f, g)]
-        if min(steps) > 1e-9:
-            raise NotSupportedError(
-                f"{f!r} and {g!r} both jump at z = {place:g}: their product has a term of order |delta| there; "
-                "use foretrain.gaussian.expectation at the two inputs."
-            )

@@ -304,7 +304,26 @@ def zero_fixed_point_laws(
         laws["K1"] = Law(parallel, "delta_parallel / l^2 [1 + 2 c L / (a_1^2 l)]", "(5.97)", rest)
         laws["K2"] = Law(distance, "delta^2 / l^(b_1/a_1) [1 + b_1 c L / (a_1^3 l)]", "(5.99)", rest)
     if not common.gamma:
-        laws |= _zero_finite_width(a, log, layer)
+        a_1, a_2, b_1 = a
+        subleading = (5 * a_2 + a_1 * (82 * a_1 - 90 * b_1)) / (3 * a_1**4)
+        V = 2 / (3 * a_1**2 * layer) + (2 * a.c * log / (3 * a_1**4) + subleading) / layer**2
+        tuned = (a_2 + 90 * a_1 * b_1 - 84 * a_1**2) / (3 * (-a_1) ** 3)
+        laws |= {
+            "V": Law(
+                V,
+                "2/(3 a_1^2 l) + [2 c L + 5 a_2 + a_1 (82 a_1 - 90 b_1)]/(3 a_1^4 l^2)",
+                "(5.127)",
+                "O(log^2 l / l^3)",
+            ),
+            "G1": Law(np.full_like(layer, 1 / (3 * a_1)), "-1/(3 (-a_1))", "(5.134)", "O(log l / l)"),
+            "G1_tuned": Law(
+                tuned / layer,
+                "(a_2 + 90 a_1 b_1 - 84 a_1^2)/(3 (-a_1)^3 l) with c_W_1 = 2/(3 sigma_1^2)",
+                "(5.143) corrected",
+                "O(log l / l^2)",
+            ),
+            "fluctuation": Law(2 * layer / 3, "2 l / (3 n)", "from (5.94), (5.127)", "O(log l) / n"),
+        }
         constants["c_W_1"] = 2 / 3 * common.C_W
     growth = common.remaining * (1 + common.gamma**2) * 2 / 3
     statement = f"critical at K* = 0: K falls as 1 / (-a_1 l), V / K^2 grows as {growth:.4g} l"
@@ -324,29 +343,6 @@ def _pair_constants(act: Activation, a: Series, common: Uniform, start: Nearby) 
     return {
         "delta_parallel": extrapolated(K, K1 / (a.a_1 * K) ** 2),
         "delta_squared": extrapolated(K, K2 / (-a.a_1 * K) ** (a.b_1 / a.a_1)),
-    }
-
-
-def _zero_finite_width(a: Series, log: Array, layer: Array) -> dict[str, Law]:
-    a_1, a_2, b_1 = a
-    subleading = (5 * a_2 + a_1 * (82 * a_1 - 90 * b_1)) / (3 * a_1**4)
-    V = 2 / (3 * a_1**2 * layer) + (2 * a.c * log / (3 * a_1**4) + subleading) / layer**2
-    tuned = (a_2 + 90 * a_1 * b_1 - 84 * a_1**2) / (3 * (-a_1) ** 3)
-    return {
-        "V": Law(
-            V,
-            "2/(3 a_1^2 l) + [2 c L + 5 a_2 + a_1 (82 a_1 - 90 b_1)]/(3 a_1^4 l^2)",
-            "(5.127)",
-            "O(log^2 l / l^3)",
-        ),
-        "G1": Law(np.full_like(layer, 1 / (3 * a_1)), "-1/(3 (-a_1))", "(5.134)", "O(log l / l)"),
-        "G1_tuned": Law(
-            tuned / layer,
-            "(a_2 + 90 a_1 b_1 - 84 a_1^2)/(3 (-a_1)^3 l) with c_W_1 = 2/(3 sigma_1^2)",
-            "(5.143) corrected",
-            "O(log l / l^2)",
-        ),
-        "fluctuation": Law(2 * layer / 3, "2 l / (3 n)", "from (5.94), (5.127)", "O(log l) / n"),
     }
 
 
@@ -466,10 +462,23 @@ def half_stable_laws(
     s = 1 + x * t
     s = np.where(s > 0, s, np.nan)
     off = "relative O(x, (K - K*) / reach)"
+    # K2' = (1 + 2 h (K - K*)) K2 + h K1^2 along the flow.
+    power = 2 * h / a_1
+    log = np.log(s)
+    exponent = (power - 3) * log
+    # (s^(p-3) - 1) / ((p-3) x) -> t as x -> 0.
+    small = np.abs(exponent) < 1e-8
+    denominator = np.where(small, 1.0, (power - 3) * x)
+    fed = np.where(small, t, np.expm1(exponent) / denominator)
     laws = {
         "K": Law(K_star + (start.K00 - K_star) / s, "K* + (K1 - K*) / s", "(5.103), derived", off),
         "K1": Law(start.K1 / s**2, "K1 / s^2", "derived", off),
-        "K2": Law(_distance(start, 2 * h / a_1, h, x, s, t), "K2 s^(-2h/a_1) + ...", "derived", off),
+        "K2": Law(
+            np.asarray(np.exp(-power * log) * (start.K2 + h * start.K1**2 * fed)),
+            "K2 s^(-2h/a_1) + ...",
+            "derived",
+            off,
+        ),
     }
     if not common.gamma:
         source, e = point.coefficients["source"], x * t
@@ -491,17 +500,6 @@ def half_stable_laws(
     constants = {"K_star": K_star, "a_1": a_1, "x": x, "reach": reach}
     statement = f"half-stable at K* = {K_star:.8g}, {point.stability}; the input starts on the {side} side"
     return LawSet("half-stable", statement, laws, constants)
-
-
-def _distance(start: Nearby, power: float, h: float, x: float, s: Array, t: Array) -> Array:
-    """K2' = (1 + 2 h (K - K*)) K2 + h K1^2 along the flow."""
-    log = np.log(s)
-    exponent = (power - 3) * log
-    # (s^(p-3) - 1) / ((p-3) x) -> t as x -> 0.
-    small = np.abs(exponent) < 1e-8
-    denominator = np.where(small, 1.0, (power - 3) * x)
-    fed = np.where(small, t, np.expm1(exponent) / denominator)
-    return np.asarray(np.exp(-power * log) * (start.K2 + h * start.K1**2 * fed))
 
 
 _MEANINGS = {
@@ -533,7 +531,19 @@ def asymptotics(mlp: MLP, x: ArrayLike, delta_x: ArrayLike | None = None) -> xr.
     ('K*=0', 0.3439)
     """
     vector = one_input(x)
-    common = _uniform(mlp)
+    # The hyperparameters of layers 2..L, or 2..L-1 where skip connections end before the output.
+    inner = mlp.layers[1:-1] if mlp.is_residual else mlp.layers[1:]
+    if not inner:
+        raise InputError("asymptotic laws need a network of depth 2 or more.")
+    if len({(layer.C_b, layer.C_W, layer.gamma) for layer in inner}) > 1:
+        raise NotSupportedError(
+            "C_b, C_W or gamma differ between layers after the first, where no law is known: use foretrain.flow."
+        )
+    if len(set(mlp.hidden_widths)) > 1:
+        raise NotSupportedError(
+            "the hidden widths differ, but the laws are stated for equal ones: use foretrain.flow."
+        )
+    common = Uniform(inner[0].C_b, inner[0].C_W, inner[0].gamma)
     gap = np.zeros_like(vector) if delta_x is None else real_array("delta_x", delta_x)
     start = first_layer(mlp, vector, gap)
     if start.K00 <= 0:
@@ -555,22 +565,6 @@ def asymptotics(mlp: MLP, x: ArrayLike, delta_x: ArrayLike | None = None) -> xr.
         dims, rows, about = law.beside(exact[name][: len(layer)], _MEANINGS[name])
         variables[name] = dims, rows / (mlp.hidden_widths[0] if name == "fluctuation" else 1), about
     return found.dataset(mlp, variables, found.constants)
-
-
-def _uniform(mlp: MLP) -> Uniform:
-    """The hyperparameters of layers 2..L, or 2..L-1 where skip connections end before the output."""
-    inner = mlp.layers[1:-1] if mlp.is_residual else mlp.layers[1:]
-    if not inner:
-        raise InputError("asymptotic laws need a network of depth 2 or more.")
-    if len({(layer.C_b, layer.C_W, layer.gamma) for layer in inner}) > 1:
-        raise NotSupportedError(
-            "C_b, C_W or gamma differ between layers after the first, where no law is known: use foretrain.flow."
-        )
-    if len(set(mlp.hidden_widths)) > 1:
-        raise NotSupportedError(
-            "the hidden widths differ, but the laws are stated for equal ones: use foretrain.flow."
-        )
-    return Uniform(inner[0].C_b, inner[0].C_W, inner[0].gamma)
 
 
 def _laws(act: Activation, common: Uniform, start: Nearby, layer: Array) -> LawSet:

@@ -124,47 +124,41 @@ def _scale_invariant(mlp: MLP, signal: float) -> LawSet:
     constants = {"a_4": a_4, "A_2": A_2}
     if np.ptp(biases) <= _SAME * biases.max() and np.ptp(weights) <= _SAME * weights.max():
         b, w = float(biases[0]), float(weights[0])
-        laws |= _uniform_rates(layer, a_4, K, b, w)
-        constants |= {"b": b, "w": w, **_coefficients(a_4, b, w)}
+        twice, cubic = layer * (layer - 1) / 2, layer * (layer - 1) * (2 * layer - 1) / 6
+        c = _square_coefficient(a_4, b, w)
+        D = twice * K * ((a_4 - 1) * b + (4 * a_4 - 2) * w)
+        A = cubic * c + twice * (a_4 - 1) * w * (b + w)
+        laws |= {
+            "Theta": Law((b + w) * layer, "(b + w) l, b = lambda_b, w = lambda_W A_2 K*", "(9.44)", "none"),
+            "D": Law(D, "l(l-1)/2 K* [(a_4 - 1) b + (4 a_4 - 2) w]", "(9.49)", "none"),
+            "F": Law(twice * a_4 * (b + w) * K, "l(l-1)/2 a_4 (b + w) K*", "(9.50)", "none"),
+            "B": Law(cubic * a_4 * (b + w) ** 2, "l(l-1)(2l-1)/6 a_4 (b + w)^2", "(9.51)", "none"),
+            "A": Law(
+                A,
+                "l(l-1)(2l-1)/6 c + l(l-1)/2 (a_4 - 1) w (b + w), "
+                "c = (a_4 - 1) b^2 + 3 (a_4 - 1) b w + (5 a_4 - 3) w^2",
+                "(9.52) completed",
+                "none",
+            ),
+        }
+        # Leading coefficients of l/n of the measures; those that need a tangent kernel only where there is
+        # one.
+        found = {"V/(nK^2)": 3 * a_4 - 1}
+        if b + w:
+            found |= {
+                "D/(nKTheta)": ((a_4 - 1) * b + (4 * a_4 - 2) * w) / (2 * (b + w)),
+                "F/(nKTheta)": a_4 / 2,
+                "B/(nTheta^2)": a_4 / 3,
+                "A/(nTheta^2)": _square_coefficient(a_4, b, w) / (3 * (b + w) ** 2),
+            }
+        constants |= {"b": b, "w": w, **found}
     else:
         laws |= _sums(layer, a_4, K, biases, weights)
     return LawSet("scale-invariant", "critical: powers of the layer, exact in depth", laws, constants)
 
 
-def _uniform_rates(layer: Array, a_4: float, K: float, b: float, w: float) -> dict[str, Law]:
-    twice, cubic = layer * (layer - 1) / 2, layer * (layer - 1) * (2 * layer - 1) / 6
-    c = _square_coefficient(a_4, b, w)
-    D = twice * K * ((a_4 - 1) * b + (4 * a_4 - 2) * w)
-    A = cubic * c + twice * (a_4 - 1) * w * (b + w)
-    return {
-        "Theta": Law((b + w) * layer, "(b + w) l, b = lambda_b, w = lambda_W A_2 K*", "(9.44)", "none"),
-        "D": Law(D, "l(l-1)/2 K* [(a_4 - 1) b + (4 a_4 - 2) w]", "(9.49)", "none"),
-        "F": Law(twice * a_4 * (b + w) * K, "l(l-1)/2 a_4 (b + w) K*", "(9.50)", "none"),
-        "B": Law(cubic * a_4 * (b + w) ** 2, "l(l-1)(2l-1)/6 a_4 (b + w)^2", "(9.51)", "none"),
-        "A": Law(
-            A,
-            "l(l-1)(2l-1)/6 c + l(l-1)/2 (a_4 - 1) w (b + w), c = (a_4 - 1) b^2 + 3 (a_4 - 1) b w + (5 a_4 - 3) w^2",
-            "(9.52) completed",
-            "none",
-        ),
-    }
-
-
 def _square_coefficient(a_4: float, b: float, w: float) -> float:
     return (a_4 - 1) * b**2 + 3 * (a_4 - 1) * b * w + (5 * a_4 - 3) * w**2
-
-
-def _coefficients(a_4: float, b: float, w: float) -> dict[str, float]:
-    """Leading coefficients of l/n of the measures; those that need a tangent kernel only where there is one."""
-    found = {"V/(nK^2)": 3 * a_4 - 1}
-    if b + w:
-        found |= {
-            "D/(nKTheta)": ((a_4 - 1) * b + (4 * a_4 - 2) * w) / (2 * (b + w)),
-            "F/(nKTheta)": a_4 / 2,
-            "B/(nTheta^2)": a_4 / 3,
-            "A/(nTheta^2)": _square_coefficient(a_4, b, w) / (3 * (b + w) ** 2),
-        }
-    return found
 
 
 def _sums(layer: Array, a_4: float, K: float, biases: Array, weights: Array) -> dict[str, Law]:
@@ -197,7 +191,21 @@ def _zero_fixed_point(mlp: MLP, square: float, a_1: float, b_1: float) -> LawSet
     constants = {"a_1": a_1, "b_1": b_1, "p_perpendicular": p, "V/(nK^2)": 2 / 3}
     if _constant(biases) and _constant(weights):
         b, w = float(biases[-1]), float(weights[-1]) * square / a
-        found, more = _own_rates(layer, p, a, b, w, rest)
+        # Rates (9.70): b = lambda_b l^p, w = lambda_W l^(p-1) sigma_1^2 / (-a_1).
+        t, m = b + w, p * b + (p - 1) * w
+        power, cubic = layer ** (1 - p), layer ** (3 - 2 * p)
+        found = {
+            "Theta": Law(t * power, "t l^(1-p), t = b + w", "(9.71)", rest),
+            "D": Law(
+                -2 * m / (9 * a) * power, "-2 m / (9 (-a_1)) l^(1-p), m = p b + (p - 1) w", "(9.84)", rest
+            ),
+            "F": Law(t / ((5 - p) * a) * power, "t / ((5 - p)(-a_1)) l^(1-p)", "(9.81)", rest),
+            "B": Law(t**2 / 3 * cubic, "t^2 / 3 l^(3-2p)", "(9.82)", rest),
+            "A": Law(4 * m**2 / 27 * cubic, "4 m^2 / 27 l^(3-2p)", "(9.86)", rest),
+        }
+        more = {"b": b, "w": w, "t": t, "m": m, "F/(nKTheta)": 1 / (5 - p), "B/(nTheta^2)": 1 / 3}
+        if t:
+            more |= {"D/(nKTheta)": -2 * m / (9 * t), "A/(nTheta^2)": 4 * m**2 / (27 * t**2)}
     elif (
         _constant(np.array(mlp.lambda_b)) and _constant(np.array(mlp.lambda_W)) and p > 0 and mlp.lambda_b[0]
     ):
@@ -213,25 +221,6 @@ def _zero_fixed_point(mlp: MLP, square: float, a_1: float, b_1: float) -> LawSet
 
 def _constant(values: Array) -> bool:
     return bool(np.ptp(values) <= _SAME * np.abs(values).max())
-
-
-def _own_rates(
-    layer: Array, p: float, a: float, b: float, w: float, rest: str
-) -> tuple[dict[str, Law], dict[str, float]]:
-    """Rates (9.70): b = lambda_b l^p, w = lambda_W l^(p-1) sigma_1^2 / (-a_1)."""
-    t, m = b + w, p * b + (p - 1) * w
-    power, cubic = layer ** (1 - p), layer ** (3 - 2 * p)
-    laws = {
-        "Theta": Law(t * power, "t l^(1-p), t = b + w", "(9.71)", rest),
-        "D": Law(-2 * m / (9 * a) * power, "-2 m / (9 (-a_1)) l^(1-p), m = p b + (p - 1) w", "(9.84)", rest),
-        "F": Law(t / ((5 - p) * a) * power, "t / ((5 - p)(-a_1)) l^(1-p)", "(9.81)", rest),
-        "B": Law(t**2 / 3 * cubic, "t^2 / 3 l^(3-2p)", "(9.82)", rest),
-        "A": Law(4 * m**2 / 27 * cubic, "4 m^2 / 27 l^(3-2p)", "(9.86)", rest),
-    }
-    constants = {"b": b, "w": w, "t": t, "m": m, "F/(nKTheta)": 1 / (5 - p), "B/(nTheta^2)": 1 / 3}
-    if t:
-        constants |= {"D/(nKTheta)": -2 * m / (9 * t), "A/(nTheta^2)": 4 * m**2 / (27 * t**2)}
-    return laws, constants
 
 
 def _constant_rates(
@@ -306,7 +295,29 @@ def dntk_laws(mlp: MLP, x: ArrayLike) -> xr.Dataset:
     if base.universality_class == "scale-invariant":
         laws, constants = _dntk_scale_invariant(mlp, base)
     elif "m" in base.constants:
-        laws, constants = _dntk_own_rates(mlp, base.constants)
+        # Rates (11.91): b = lambda_b l^p, w = lambda_W l^(p-1) sigma_1^2 / (-a_1), t = b + w, m = p t - w.
+        a, p, w, t, m = (base.constants[name] for name in ("a_1", "p_perpendicular", "w", "t", "m"))
+        a, rest = -a, 5 - p
+        bent = w + 4 * (1 - p) * t  # of lambda_W <s' s'> + C_W Theta <s'' s''>, over (-a_1) l^(1-p)
+        coefficients = {
+            "P": -(2 - p) / (3 * rest) * t**2,
+            "Q": -m * t / rest**2,
+            "R": -a * t**2 * (3 * (4 - 3 * p) * t + (2 - p) * bent) / (3 * rest**2),
+            "S": a * t**2 * bent / (3 * rest),
+            "T": 2 * a * t * m**2 / rest**3,
+            "U": 4 * a * (1 - p) * t**3 / (4 - p) if 1 - p > _ODD else a * t**3 / 2,
+        }
+        powers = dict.fromkeys("PQ", 3 - 2 * p) | dict.fromkeys("RST", 5 - 3 * p)
+        powers["U"] = 4 - 3 * p if 1 - p > _ODD else 0.0
+        formulas = {
+            "P": ("-(2-p)/(3(5-p)) t^2 l^(3-2p), t = b + w", "(11.98)"),
+            "Q": ("-m t/(5-p)^2 l^(3-2p), m = p t - w", "(11.101)"),
+            "R": ("a_1 t^2 [3(4-3p) t + (2-p)(w + 4(1-p) t)]/(3(5-p)^2) l^(5-3p)", "(∞.30) at p = 1"),
+            "S": ("-a_1 t^2 (w + 4(1-p) t)/(3(5-p)) l^(5-3p)", "(∞.31) at p = 1"),
+            "T": ("-2 a_1 t m^2/(5-p)^3 l^(5-3p)", "(∞.32) at p = 1"),
+            "U": ("-4 a_1 (1-p) t^3/(4-p) l^(4-3p), or -a_1 t^3/2 where p = 1", "(∞.33) at p = 1"),
+        }
+        laws, constants = _powers_of_depth(mlp, coefficients, powers, formulas, a, t)
     else:
         laws, constants = _dntk_constant_rates(mlp, base.constants)
     if slope_jumps(mlp.activation):
@@ -386,32 +397,6 @@ def _uniform_coefficients(constants: dict[str, float], *, linear: bool) -> dict[
     if linear:
         found |= {"p_S": -4.0, "p_T": -4.0, "SK/(nTheta^3)": share / 12, "TK/(nTheta^3)": share**2 / 12}
     return found
-
-
-def _dntk_own_rates(mlp: MLP, constants: dict[str, float]) -> tuple[dict[str, Law], dict[str, float]]:
-    """Rates (11.91): b = lambda_b l^p, w = lambda_W l^(p-1) sigma_1^2 / (-a_1), t = b + w, m = p t - w."""
-    a, p, w, t, m = (constants[name] for name in ("a_1", "p_perpendicular", "w", "t", "m"))
-    a, rest = -a, 5 - p
-    bent = w + 4 * (1 - p) * t  # of lambda_W <s' s'> + C_W Theta <s'' s''>, over (-a_1) l^(1-p)
-    coefficients = {
-        "P": -(2 - p) / (3 * rest) * t**2,
-        "Q": -m * t / rest**2,
-        "R": -a * t**2 * (3 * (4 - 3 * p) * t + (2 - p) * bent) / (3 * rest**2),
-        "S": a * t**2 * bent / (3 * rest),
-        "T": 2 * a * t * m**2 / rest**3,
-        "U": 4 * a * (1 - p) * t**3 / (4 - p) if 1 - p > _ODD else a * t**3 / 2,
-    }
-    powers = dict.fromkeys("PQ", 3 - 2 * p) | dict.fromkeys("RST", 5 - 3 * p)
-    powers["U"] = 4 - 3 * p if 1 - p > _ODD else 0.0
-    formulas = {
-        "P": ("-(2-p)/(3(5-p)) t^2 l^(3-2p), t = b + w", "(11.98)"),
-        "Q": ("-m t/(5-p)^2 l^(3-2p), m = p t - w", "(11.101)"),
-        "R": ("a_1 t^2 [3(4-3p) t + (2-p)(w + 4(1-p) t)]/(3(5-p)^2) l^(5-3p)", "(∞.30) at p = 1"),
-        "S": ("-a_1 t^2 (w + 4(1-p) t)/(3(5-p)) l^(5-3p)", "(∞.31) at p = 1"),
-        "T": ("-2 a_1 t m^2/(5-p)^3 l^(5-3p)", "(∞.32) at p = 1"),
-        "U": ("-4 a_1 (1-p) t^3/(4-p) l^(4-3p), or -a_1 t^3/2 where p = 1", "(∞.33) at p = 1"),
-    }
-    return _powers_of_depth(mlp, coefficients, powers, formulas, a, t)
 
 
 def _dntk_constant_rates(mlp: MLP, constants: dict[str, float]) -> tuple[dict[str, Law], dict[str, float]]:

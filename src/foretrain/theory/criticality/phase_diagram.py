@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.interpolate import make_interp_spline
 
 from foretrain.activations import Activation
@@ -180,21 +180,6 @@ def _first_root(C_b: float, C_W: Array, skip: float, start: Array, found: Scan, 
     return np.where(exists, np.exp((low + high) / 2), np.where(rising, np.inf, 0.0))
 
 
-def _names(K: Array, parallel: Array, perpendicular: Array) -> NDArray[np.str_]:
-    """Of every point the first of ``PHASES`` that fits: conditions are in their order, without that of the last."""
-    neither_merge_nor_part = np.abs(perpendicular - 1) < ONE
-    conditions = [
-        np.isinf(K),
-        parallel < -1,
-        neither_merge_nor_part & (np.abs(parallel - 1) < ONE),
-        neither_merge_nor_part,
-        perpendicular > 1,
-        K == 0,
-    ]
-    *names, otherwise = PHASES
-    return np.select(conditions, names, otherwise)
-
-
 def _labelled(
     act: Activation,
     gamma: float,
@@ -214,6 +199,18 @@ def _labelled(
     critical = [point for point in (found.point, *found.others) if point is not None]
     numbers = [[p.C_b, p.C_W, np.nan if p.K_star is None else p.K_star] for p in critical]
     columns = np.array(numbers, dtype=float).reshape(-1, 3).T
+    # Of every point the first of ``PHASES`` that fits: conditions are in their order, without that of the
+    # last.
+    neither_merge_nor_part = np.abs(perpendicular - 1) < ONE
+    conditions = [
+        np.isinf(K),
+        parallel < -1,
+        neither_merge_nor_part & (np.abs(parallel - 1) < ONE),
+        neither_merge_nor_part,
+        perpendicular > 1,
+        K == 0,
+    ]
+    *names, otherwise = PHASES
     return labelled(
         {
             "K": (grid, K),
@@ -221,7 +218,7 @@ def _labelled(
             "chi_perpendicular": (grid, perpendicular),
             "depth_parallel": (grid, correlation_depth(parallel)),
             "depth_perpendicular": (grid, correlation_depth(perpendicular)),
-            "phase": (grid, _names(K, parallel, perpendicular)),
+            "phase": (grid, np.select(conditions, names, otherwise)),
             "explosion_C_b": ("C_W", falls.max(axis=1)),
             "line_C_W": ("line line_K", line_C_W),
             "line_C_b": ("line line_K", line_C_b),

@@ -114,7 +114,15 @@ class Options:
                 raise InputError("`learner` says its noise itself: leave `noise` and `noisy_labels` out.")
             self.noise, self.noisy_labels = self.learner.noise, self.learner.noisy_labels
             self.learner = "bayes"
-        _check_words(self.regime, self.learner, self.algorithm)
+        # An error for a word that is none of those known.
+        for kind, name, known in (
+            ("regime", self.regime, Regime),
+            ("learner", self.learner, Learner),
+            ("algorithm", self.algorithm, AlgorithmName),
+        ):
+            is_value = kind == "algorithm" and isinstance(name, Algorithm)
+            if not is_value and name not in get_args(known):
+                raise unknown_name(f"`{kind}`", str(name), get_args(known))
         self.loss, self.spread = known_loss(self.loss), check_spread(self.spread)
         self.eta = None if self.eta is None else positive("eta", self.eta)
         generator(self.seed)  # refused also where nothing is drawn, as ``draws`` are
@@ -122,7 +130,25 @@ class Options:
         if self.draws is not None:
             whole_number("draws", self.draws, least=0 if finite and bayes else 2)
         if bayes:
-            self._refuse_training()
+            # What only training has.
+            if self.algorithm != "gradient_descent" or (self.eta, self.time, self.momentum) != (
+                None,
+                None,
+                0,
+            ):
+                raise InputError(
+                    "Bayesian inference has no algorithm, rate or time: leave `algorithm`, `eta`, `time` and "
+                    "`momentum` out, or use `learner='gradient_descent'`."
+                )
+            if self.loss != "squared_error" or self.label_smoothing is not None:
+                raise InputError(
+                    "Bayesian inference is for Gaussian noise on targets: leave `loss` and `label_smoothing` out and "
+                    "give `noise=`, or use `learner='gradient_descent'`."
+                )
+            if self.tolerance is not None:
+                raise InputError(
+                    "Bayesian inference has no integrals of chosen accuracy: leave `tolerance` out."
+                )
             if finite and self.noisy_labels:
                 raise InputError("`noisy_labels` is for infinite width: add the noise to .variance yourself.")
             return
@@ -205,21 +231,6 @@ class Options:
         accuracy = TOLERANCE if self.tolerance is None else self.tolerance
         return finite_prediction(mlp, X_train, targets, X_test, self.way, tolerance=accuracy, **sampling)
 
-    def _refuse_training(self) -> None:
-        """What only training has."""
-        if self.algorithm != "gradient_descent" or (self.eta, self.time, self.momentum) != (None, None, 0):
-            raise InputError(
-                "Bayesian inference has no algorithm, rate or time: leave `algorithm`, `eta`, `time` and `momentum` "
-                "out, or use `learner='gradient_descent'`."
-            )
-        if self.loss != "squared_error" or self.label_smoothing is not None:
-            raise InputError(
-                "Bayesian inference is for Gaussian noise on targets: leave `loss` and `label_smoothing` out and "
-                "give `noise=`, or use `learner='gradient_descent'`."
-            )
-        if self.tolerance is not None:
-            raise InputError("Bayesian inference has no integrals of chosen accuracy: leave `tolerance` out.")
-
 
 def known_loss(loss: Any) -> LossName | Loss:
     """A loss by its name or as a value, or an error."""
@@ -235,18 +246,6 @@ def known_loss(loss: Any) -> LossName | Loss:
     if loss not in get_args(LossName):
         raise unknown_name("`loss`", loss, get_args(LossName))
     return cast("LossName", loss)
-
-
-def _check_words(regime: Regime, learner: Learner, algorithm: AlgorithmName | Algorithm) -> None:
-    """An error for a word that is none of those known."""
-    for kind, name, known in (
-        ("regime", regime, Regime),
-        ("learner", learner, Learner),
-        ("algorithm", algorithm, AlgorithmName),
-    ):
-        is_value = kind == "algorithm" and isinstance(name, Algorithm)
-        if not is_value and name not in get_args(known):
-            raise unknown_name(f"`{kind}`", str(name), get_args(known))
 
 
 def loss_targets(

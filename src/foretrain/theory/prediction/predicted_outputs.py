@@ -277,7 +277,23 @@ def prediction_figure(data: xr.Dataset) -> Figure:
     for output in range(outputs):
         panel = figure.panel(f"output {output}" if data.sizes["output"] > 1 else "")
         if place is not None:
-            _draw_curve(panel, data, place, output)
+            # Mean with bands of one and two standard deviations, training points, and the given targets.
+            panel.x, panel.y = _input_axis(data, place), Axis("output")
+            order = np.argsort(data["x_test"].values[:, place])
+            x = data["x_test"].values[order, place]
+            mean, spread = data["mean"].values[order, output], _spread(data, output)
+            if spread is not None:
+                for times, word, alpha in ((2, "standard deviations", 0.14), (1, "standard deviation", 0.24)):
+                    low, high = mean - times * spread[order], mean + times * spread[order]
+                    panel.region(x, low, high, f"± {times} {word}", PALETTE[0], alpha=alpha)
+            if "y_test" in data:
+                panel.curve(
+                    x, _column(data["y_test"].values, output)[order], "--", "given on test inputs", FAINT
+                )
+            panel.curve(x, mean, "-", "mean", PALETTE[0])
+            panel.curve(
+                data["x"].values[:, place], _column(data["y"].values, output), "o", "training targets", INK
+            )
         elif beside:
             _draw_beside(panel, data, output)
         else:
@@ -298,22 +314,6 @@ def _column(values: Array, output: int) -> Array:
 
 def _input_axis(data: xr.Dataset, place: int) -> Axis:
     return Axis("input" if data.sizes["component"] == 1 else f"component {place} of the input")
-
-
-def _draw_curve(panel: Panel, data: xr.Dataset, place: int, output: int) -> None:
-    """Mean with bands of one and two standard deviations, training points, and the given targets."""
-    panel.x, panel.y = _input_axis(data, place), Axis("output")
-    order = np.argsort(data["x_test"].values[:, place])
-    x = data["x_test"].values[order, place]
-    mean, spread = data["mean"].values[order, output], _spread(data, output)
-    if spread is not None:
-        for times, word, alpha in ((2, "standard deviations", 0.14), (1, "standard deviation", 0.24)):
-            low, high = mean - times * spread[order], mean + times * spread[order]
-            panel.region(x, low, high, f"± {times} {word}", PALETTE[0], alpha=alpha)
-    if "y_test" in data:
-        panel.curve(x, _column(data["y_test"].values, output)[order], "--", "given on test inputs", FAINT)
-    panel.curve(x, mean, "-", "mean", PALETTE[0])
-    panel.curve(data["x"].values[:, place], _column(data["y"].values, output), "o", "training targets", INK)
 
 
 def _draw_shift(panel: Panel, data: xr.Dataset, place: int, output: int) -> None:

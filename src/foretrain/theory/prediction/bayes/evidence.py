@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.linalg import LinAlgError
 from scipy.special import logsumexp
 
@@ -219,13 +219,30 @@ def evidence_scan(
     check_network(mlp)
     inputs = mlp.check_inputs(X)
     targets = check_targets(Y, len(inputs), mlp.n_out, "Y")
-    axes = {"depth": _depths(mlp, depth), "C_b": _axis(mlp, "C_b", C_b), "C_W": _axis(mlp, "C_W", C_W)}
+    values = np.atleast_1d(real_array("depth", [mlp.depth] if depth is None else depth))
+    if values.ndim != 1 or not len(values) or (values != np.round(values)).any() or (values < 1).any():
+        raise InputError("`depth` must be a list of positive whole numbers.")
+    axes = {
+        "depth": np.unique(values).astype(int),
+        "C_b": _axis(mlp, "C_b", C_b),
+        "C_W": _axis(mlp, "C_W", C_W),
+    }
     shape = tuple(len(axis) for axis in axes.values())
     require_memory(
         8.0 * (6 * np.prod(shape) + 8 * max(_TOGETHER, len(inputs)) ** 2), "the scan", "use a smaller grid"
     )
     found = _run(mlp, inputs, targets, axes, check_noise(noise))
-    _warn(found)
+    lost, shifted = int(np.isnan(found[0]).sum()), found[3][found[3] > 0]
+    if lost:
+        warn_user(
+            f"{lost} of {found[0].size} points are nan, because their kernel leaves the range that can be computed: "
+            "choose smaller `C_W`, C_b or depths there."
+        )
+    if len(shifted):
+        warn_user(
+            f"the kernels of {len(shifted)} of {found[0].size} points are singular to rounding, so up to "
+            f"{shifted.max():.3g} was added to their diagonal: see the variable jitter, or give a noise."
+        )
     return _labelled(found.reshape(4, *shape), axes, float(noise), mlp)
 
 
@@ -308,27 +325,6 @@ def _evidence(training: CholeskyFactor | None, targets: Array) -> Array:
     scale = square / targets.size
     profiled = targets.size * (1 + np.log(scale)) if scale > 0 else -np.inf
     return np.array([-0.5 * (square + constant), -0.5 * (profiled + constant), scale, training.jitter])
-
-
-def _warn(found: Array) -> None:
-    lost, shifted = int(np.isnan(found[0]).sum()), found[3][found[3] > 0]
-    if lost:
-        warn_user(
-            f"{lost} of {found[0].size} points are nan, because their kernel leaves the range that can be computed: "
-            "choose smaller `C_W`, C_b or depths there."
-        )
-    if len(shifted):
-        warn_user(
-            f"the kernels of {len(shifted)} of {found[0].size} points are singular to rounding, so up to "
-            f"{shifted.max():.3g} was added to their diagonal: see the variable jitter, or give a noise."
-        )
-
-
-def _depths(mlp: MLP, depth: Sequence[int] | None) -> NDArray[np.int_]:
-    values = np.atleast_1d(real_array("depth", [mlp.depth] if depth is None else depth))
-    if values.ndim != 1 or not len(values) or (values != np.round(values)).any() or (values < 1).any():
-        raise InputError("`depth` must be a list of positive whole numbers.")
-    return np.unique(values).astype(int)
 
 
 def _axis(mlp: MLP, name: str, given: ArrayLike | None) -> Array:

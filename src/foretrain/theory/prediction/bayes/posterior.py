@@ -306,13 +306,7 @@ def response_law(mlp: MLP, X: ArrayLike, penalties: Sequence[Penalty]) -> xr.Dat
     require_memory(
         8.0 * (3 * mlp.depth + 30) * len(inputs) ** 2, "the law of R", "use fewer inputs or layers"
     )
-    parts = zip(("K", "S", "Q"), zip(*_laws(mlp, inputs, penalties), strict=True), strict=True)
-    named = {name: ("layer input_1 input_2", np.stack(part)) for name, part in parts}
-    return labelled(named, counted=("layer",))
-
-
-def _laws(mlp: MLP, inputs: Array, penalties: Sequence[Penalty]) -> list[tuple[Array, Array, Array]]:
-    """(K, S, Q) at layers 1..L."""
+    # (K, S, Q) at layers 1..L.
     shares = [
         (penalty.bias * layer.lambda_b, penalty.weight * layer.lambda_W / fan_in)
         for layer, penalty, fan_in in zip(mlp.layers, penalties, mlp.widths, strict=False)
@@ -333,7 +327,9 @@ def _laws(mlp: MLP, inputs: Array, penalties: Sequence[Penalty]) -> list[tuple[A
         inner = weight**2 * old.of(0, 0) + weight * (once + once.T) + twice
         next_Q = bias**2 * layer.C_b + layer.C_W * inner + skip * Q
         found.append((next_kernel(old, layer), next_S, next_Q))
-    return found
+    parts = zip(("K", "S", "Q"), zip(*found, strict=True), strict=True)
+    named = {name: ("layer input_1 input_2", np.stack(part)) for name, part in parts}
+    return labelled(named, counted=("layer",))
 
 
 def regularised_prediction(

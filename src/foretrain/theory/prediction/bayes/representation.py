@@ -86,21 +86,17 @@ def book_posterior_mean(mlp: MLP, X_train: ArrayLike, Y_train: ArrayLike, X_test
         raise InputError(
             "the running coupling is not positive, so that the first order in 1/n is no action: use wider layers."
         )
-    values = _mean(couplings, data.targets)
-    return xr.DataArray(values, dims=("test", "output"), name="mean", attrs={"equation": "(6.88)"})
-
-
-def _mean(couplings: Couplings, targets: Array) -> Array:
     g, v = couplings
-    A, B = slice(0, len(targets)), slice(len(targets), None)
+    A, B = slice(0, len(data.targets)), slice(len(data.targets), None)
     weights = np.linalg.solve(g[A, A], g[A, B]).T
-    mean = weights @ targets  # (6.81)
+    mean = weights @ data.targets  # (6.81)
     spread = g[B, B] - weights @ g[A, B]  # (6.82)
-    Phi = np.concatenate([targets, mean])  # (6.83)
+    Phi = np.concatenate([data.targets, mean])  # (6.83)
     cubic = np.einsum("bcde,ci,dk,ek->bi", v[B], Phi, Phi, Phi, optimize=True)
     many = np.einsum("xyzd,xy,di->zi", v[B, B, B], spread, Phi, optimize=True)
     one = np.einsum("xyzd,yz,di->xi", v[B, B, B], spread, Phi, optimize=True)
-    return np.asarray(mean + 0.5 * spread @ (cubic + targets.shape[1] * many + 2 * one))
+    values = np.asarray(mean + 0.5 * spread @ (cubic + data.targets.shape[1] * many + 2 * one))
+    return xr.DataArray(values, dims=("test", "output"), name="mean", attrs={"equation": "(6.88)"})
 
 
 def hebbian_variance(mlp: MLP, X: ArrayLike, observed: ArrayLike, layer: int | None = None) -> xr.Dataset:

@@ -580,7 +580,19 @@ def covariance_parts(store: Store, targets: Array, plan: Plan) -> dict[str, Arra
         name: np.einsum("xa,abij,yb->xyij", project, part, project, optimize=True)
         for name, part in raw.items()
     }
-    response = _mean_response(store, targets, plan)
+    # -E[z_a u_y] d(mean of x)/dy_a, exact, since the mean is a cubic polynomial of the targets.
+    kernels, tests, outputs = store.kernels, len(store.test), targets.shape[1]
+    basis = store.modes.vectors
+    weights = projection(store)[:, : len(store.train)]
+    moved = kernels.K_cross + weights @ kernels.K_train
+    moved = moved @ basis @ basis.T
+    response = np.empty((tests, tests, outputs, outputs))
+    for test in range(tests):
+        for output in range(outputs):
+            shift = np.multiply.outer(moved[test], np.eye(outputs)[output])
+            mean = {k: sum(mean_terms(store, targets + k * shift, plan).values()) for k in (-2, -1, 1, 2)}
+            slope = (8 * (mean[1] - mean[-1]) - (mean[2] - mean[-2])) / 12
+            response[:, test, :, output] = -slope
     found["mean_response"] = response + response.transpose(1, 0, 3, 2)
     return {name: found[name] / store.width for name in _MEANINGS}
 
@@ -595,23 +607,6 @@ def dntk_in_front(tensors: PairTensors, store: Store, targets: Array, plan: Plan
     errors = pairs_of_errors(store, targets, plan.course().projectors.B)
     P, Q = tensors["P", LAST], tensors["Q", LAST]
     return _joined(P, Q, Q.swapaxes(2, 3), errors)
-
-
-def _mean_response(store: Store, targets: Array, plan: Plan) -> Array:
-    """-E[z_a u_y] d(mean of x)/dy_a, exact, since the mean is a cubic polynomial of the targets."""
-    kernels, tests, outputs = store.kernels, len(store.test), targets.shape[1]
-    basis = store.modes.vectors
-    weights = projection(store)[:, : len(store.train)]
-    moved = kernels.K_cross + weights @ kernels.K_train
-    moved = moved @ basis @ basis.T
-    found = np.empty((tests, tests, outputs, outputs))
-    for test in range(tests):
-        for output in range(outputs):
-            shift = np.multiply.outer(moved[test], np.eye(outputs)[output])
-            mean = {k: sum(mean_terms(store, targets + k * shift, plan).values()) for k in (-2, -1, 1, 2)}
-            slope = (8 * (mean[1] - mean[-1]) - (mean[2] - mean[-2])) / 12
-            found[:, test, :, output] = -slope
-    return found
 
 
 def _joined(same: Array, straight: Array, crossed: Array, errors: Array) -> Array:
@@ -656,7 +651,16 @@ class Changes:
         inverse = (basis * self.plan.course().mean) @ basis.T
         joined = tensors["P", FIRST] + outputs * tensors["Q", FIRST] + tensors["Q", MIDDLE]
         first = -np.einsum("xyab,ab,ik->xyik", joined, inverse, np.eye(outputs), optimize=True)
-        half = first + self._second_differentials(tensors)
+        # (R + S)_xy12, T_xy21 for equal outputs, (R + T)_x12y, S_x1y2 straight, (R + U)_x2y1, U_x21y crossed.
+        projectors, one = self.plan.course().projectors, np.eye(self.targets.shape[1])
+        A, B = (pairs_of_errors(self.store, self.targets, each) for each in (projectors.A, projectors.B))
+        same = np.einsum("xyab,jjab->xy", tensors["R", FIRST] + tensors["S", FIRST], B, optimize=True)
+        same += np.einsum("xyba,jjab->xy", tensors["T", FIRST], A, optimize=True)
+        straight = np.einsum("xyab,ikab->xyik", tensors["R", LAST] + tensors["T", LAST], B, optimize=True)
+        straight += np.einsum("xyab,ikab->xyik", tensors["S", MIDDLE], A, optimize=True)
+        crossed = np.einsum("xyba,kiab->xyik", tensors["R", MIDDLE] + tensors["U", MIDDLE], B, optimize=True)
+        crossed += np.einsum("xyba,kiab->xyik", tensors["U", LAST], A, optimize=True)
+        half = first + np.asarray(same[:, :, None, None] * one + straight + crossed)
         whole = half + half.transpose(1, 0, 3, 2)
         dims = ("sample_1", "sample_2", "output_1", "output_2")
         meaning = "mean change of the tangent kernel by training, with its 1/n; training samples first"
@@ -679,15 +683,3 @@ class Changes:
             for name, part in parts.items()
         }
         return xr.Dataset({"total": (dims, total, {"meaning": meaning}), **named})
-
-    def _second_differentials(self, T: PairTensors) -> Array:
-        """(R + S)_xy12, T_xy21 for equal outputs, (R + T)_x12y, S_x1y2 straight, (R + U)_x2y1, U_x21y crossed."""
-        projectors, one = self.plan.course().projectors, np.eye(self.targets.shape[1])
-        A, B = (pairs_of_errors(self.store, self.targets, each) for each in (projectors.A, projectors.B))
-        same = np.einsum("xyab,jjab->xy", T["R", FIRST] + T["S", FIRST], B, optimize=True)
-        same += np.einsum("xyba,jjab->xy", T["T", FIRST], A, optimize=True)
-        straight = np.einsum("xyab,ikab->xyik", T["R", LAST] + T["T", LAST], B, optimize=True)
-        straight += np.einsum("xyab,ikab->xyik", T["S", MIDDLE], A, optimize=True)
-        crossed = np.einsum("xyba,kiab->xyik", T["R", MIDDLE] + T["U", MIDDLE], B, optimize=True)
-        crossed += np.einsum("xyba,kiab->xyik", T["U", LAST], A, optimize=True)
-        return np.asarray(same[:, :, None, None] * one + straight + crossed)

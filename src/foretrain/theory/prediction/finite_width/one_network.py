@@ -104,7 +104,20 @@ class OneNetwork(Result):
     def trained(self, algorithm: Any = "gradient_descent") -> TrainedNetwork:
         """After training: (∞.102), (∞.117), (∞.124) at a time, (∞.141) at the end; as :func:`finite_prediction`."""
         plan = finite_algorithm(algorithm).plan(self._modes.values)
-        free, moved = self._outputs(plan)
+        # Outputs with a frozen tangent kernel, and what its differentials add.
+        values, basis = self._modes.values, self._modes.vectors
+        size, errors = len(self.y), self._errors
+        course = plan.course()
+        pull = self.H[:, :size] @ basis
+        free = self.z - pull @ (course.mean * errors)
+        moved = self._force(course.projectors)
+        moved = moved - pull @ (basis.T @ moved[:size] / values)
+        if plan.time is not None:
+            along = [
+                basis[:, k] @ self._force(plan.course(float(w)).projectors)[:size]
+                for k, w in enumerate(values)
+            ]
+            moved = moved + pull @ (np.array(along) / values)
         samples, channels = len(self.z) // self.outputs, self.outputs
         ntk, dntk = self._kernels(plan)
         return TrainedNetwork(
@@ -119,23 +132,6 @@ class OneNetwork(Result):
     def _errors(self) -> Array:
         """Along modes."""
         return np.asarray(self._modes.vectors.T @ (self.z[: len(self.y)] - self.y))
-
-    def _outputs(self, plan: Plan) -> tuple[Array, Array]:
-        """Outputs with a frozen tangent kernel, and what its differentials add."""
-        values, basis = self._modes.values, self._modes.vectors
-        size, errors = len(self.y), self._errors
-        course = plan.course()
-        pull = self.H[:, :size] @ basis
-        free = self.z - pull @ (course.mean * errors)
-        moved = self._force(course.projectors)
-        moved = moved - pull @ (basis.T @ moved[:size] / values)
-        if plan.time is not None:
-            along = [
-                basis[:, k] @ self._force(plan.course(float(w)).projectors)[:size]
-                for k, w in enumerate(values)
-            ]
-            moved = moved + pull @ (np.array(along) / values)
-        return free, moved
 
     def _force(self, Z: Projectors) -> Array:
         """All terms of (∞.141) with a differential, without [..]: (legs,)."""

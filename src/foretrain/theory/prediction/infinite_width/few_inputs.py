@@ -37,7 +37,7 @@ from foretrain.support.arguments import Array, real_array
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.progress import track
 from foretrain.theory.angles import angle_flow, sine_excess
-from foretrain.theory.architecture import MLP, Layer
+from foretrain.theory.architecture import MLP
 from foretrain.theory.arguments import two_inputs
 from foretrain.theory.criticality import Criticality, criticality
 from foretrain.theory.kernel_functions import KernelFunctions, KernelValues, shared_functions
@@ -168,7 +168,15 @@ def propagate_tangent(network: Layered, start: Nearby, tangent: Nearby) -> xr.Da
         at = _Parts(*(float(column[place]) for column in columns))
         signal = _expectation(at, KernelValues(*values.fast(at.middle)))
         slope = _expectation(at, KernelValues(*slopes.fast(at.middle)))
-        state = _next_tangent(state, signal, slope, layer)
+        # Theta' = lambda_b + lambda_W <s s> + (gamma^2 + C_W <s' s'>) Theta, part by part.
+        growth, rate, C_W = layer.gamma**2 + layer.C_W * slope.middle, layer.lambda_W, layer.C_W
+        both = 0.5 * slope.first * state.first
+        state = _Parts(
+            layer.lambda_b + rate * signal.middle + growth * state.middle,
+            rate * signal.first + growth * state.first + C_W * slope.first * state.middle,
+            rate * signal.mean + growth * state.mean + C_W * (slope.mean * state.middle + both),
+            rate * signal.distance + growth * state.distance + C_W * (slope.distance * state.middle + both),
+        )
         states.append(state)
     middle, first, mean, distance = np.array(states).T
     tilt = first / middle
@@ -194,18 +202,6 @@ def _expectation(at: _Parts, f: KernelValues) -> _Parts:
         float(f.square_slope) * at.first,
         float(f.square_slope * at.mean + curved * at.distance + curved_slope * square),
         float(f.slope_square * at.distance + f.slope_square_slope * square),
-    )
-
-
-def _next_tangent(old: _Parts, signal: _Parts, slope: _Parts, layer: Layer) -> _Parts:
-    """Theta' = lambda_b + lambda_W <s s> + (gamma^2 + C_W <s' s'>) Theta, part by part."""
-    growth, rate, C_W = layer.gamma**2 + layer.C_W * slope.middle, layer.lambda_W, layer.C_W
-    both = 0.5 * slope.first * old.first
-    return _Parts(
-        layer.lambda_b + rate * signal.middle + growth * old.middle,
-        rate * signal.first + growth * old.first + C_W * slope.first * old.middle,
-        rate * signal.mean + growth * old.mean + C_W * (slope.mean * old.middle + both),
-        rate * signal.distance + growth * old.distance + C_W * (slope.distance * old.middle + both),
     )
 
 

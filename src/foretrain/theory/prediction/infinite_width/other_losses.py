@@ -177,7 +177,37 @@ def error_sums(
     need their eta.
     """
     if isinstance(way, GradientFlow):
-        return _integral(Theta, slope, start, way.speed * (way.time or 0.0), tolerance)
+        # The integral of the error factors over a time of the flow, by steps that adapt to the error of all
+        # networks.
+        time = way.speed * (way.time or 0.0)
+        if time == 0:
+            return np.zeros_like(start)
+
+        def errors(_: float, flat: Array) -> Array:
+            return slope(_moved(start, Theta, flat.reshape(start.shape))).ravel()
+
+        # Sums along slow directions grow large, and outputs are Theta times them: only an absolute error of the
+        # sums, of the size of outputs over a bound of lambda_max, keeps every output right.
+        size = float(np.sqrt(np.mean(start**2))) or 1.0
+        bound = float(np.abs(Theta).sum(axis=1).max()) or 1.0  # where it is zero nothing moves
+        absolute = tolerance * size / bound
+        solver = DOP853(errors, 0.0, np.zeros(start.size), time, rtol=_DIGITS, atol=absolute)
+        looked, steps = 0.0, 0
+        with Progress("integrating", total=time) as bar:
+            while solver.status == "running":
+                before, steps = solver.t, steps + 1
+                solver.step()
+                bar.advance(solver.t - before)
+                if steps % _LOOK == 0:
+                    if (time - solver.t) * _LOOK > _MOST_STEPS * (solver.t - looked):
+                        solver.status = "failed"
+                    looked = solver.t
+        if solver.status == "failed":
+            raise NotSupportedError(
+                f"from {solver.t / time:.0%} of its time on the flow takes more than {_MOST_STEPS:,} steps to "
+                "integrate: give a shorter `time`, or use small steps of descent where the gradient of the loss jumps."
+            )
+        return np.asarray(solver.y.reshape(start.shape))
     eta, m = way.eta, way.momentum
     assert eta is not None
     total, velocity = np.zeros_like(start), np.zeros_like(start)
@@ -191,40 +221,6 @@ def error_sums(
                     f"outputs ran away within {step + 1} steps: give a smaller `eta` than {eta:g}."
                 )
     return total
-
-
-def _integral(
-    Theta: Array, slope: Callable[[Array], Array], start: Array, time: float, tolerance: float
-) -> Array:
-    """The integral of the error factors over a time of the flow, by steps that adapt to the error of all networks."""
-    if time == 0:
-        return np.zeros_like(start)
-
-    def errors(_: float, flat: Array) -> Array:
-        return slope(_moved(start, Theta, flat.reshape(start.shape))).ravel()
-
-    # Sums along slow directions grow large, and outputs are Theta times them: only an absolute error of the sums, of
-    # the size of outputs over a bound of lambda_max, keeps every output right.
-    size = float(np.sqrt(np.mean(start**2))) or 1.0
-    bound = float(np.abs(Theta).sum(axis=1).max()) or 1.0  # where it is zero nothing moves
-    absolute = tolerance * size / bound
-    solver = DOP853(errors, 0.0, np.zeros(start.size), time, rtol=_DIGITS, atol=absolute)
-    looked, steps = 0.0, 0
-    with Progress("integrating", total=time) as bar:
-        while solver.status == "running":
-            before, steps = solver.t, steps + 1
-            solver.step()
-            bar.advance(solver.t - before)
-            if steps % _LOOK == 0:
-                if (time - solver.t) * _LOOK > _MOST_STEPS * (solver.t - looked):
-                    solver.status = "failed"
-                looked = solver.t
-    if solver.status == "failed":
-        raise NotSupportedError(
-            f"from {solver.t / time:.0%} of its time on the flow takes more than {_MOST_STEPS:,} steps to integrate: "
-            "give a shorter `time`, or use small steps of descent where the gradient of the loss jumps."
-        )
-    return np.asarray(solver.y.reshape(start.shape))
 
 
 def _moved(start: Array, Theta: Array, sums: Array) -> Array:
