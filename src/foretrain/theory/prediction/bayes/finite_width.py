@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -114,8 +114,13 @@ def vertices(
     yield [block.values for block in joint]
     for layer in track(layers, "four-point vertex"):
         for block, fresh in zip(joint, covariance(layer, blocks), strict=True):
-            block.step(layer.expectations, layer.step, lambda first, second, own=fresh: own)
+            block.step(layer.expectations, layer.step, _of_values(fresh))
         yield [block.values for block in joint]
+
+
+def _of_values(covariance: Array) -> Callable[[int, int], Array]:
+    """Cov(s s, s s), the only one that V needs."""
+    return lambda first, second: covariance
 
 
 def exact_covariance(layer: HiddenLayer, blocks: Sequence[Block]) -> list[Array]:

@@ -205,7 +205,8 @@ def error_sums(
         if solver.status == "failed":
             raise NotSupportedError(
                 f"from {solver.t / time:.0%} of its time on the flow takes more than {_MOST_STEPS:,} steps to "
-                "integrate: give a shorter `time`, or use small steps of descent where the gradient of the loss jumps."
+                "integrate: give a shorter `time`, or use small steps of descent where the gradient of the loss "
+                "jumps."
             )
         return np.asarray(solver.y.reshape(start.shape))
     eta, m = way.eta, way.momentum
