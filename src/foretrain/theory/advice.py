@@ -285,12 +285,7 @@ def advice_figure(advice: Advice, seed: Seed = 0, draws: int = 3000) -> Figure:
     panel.level(x=advice.best_ratio, color=INK, dash="--")
     panel.note(advice.best_ratio, 0.97 * top, f"$r^*$ = {advice.best_ratio:.3g}", above=False)
     panel.level(0.0)
-    _draw_plane(figure, advice)
-    return figure
-
-
-def _draw_plane(figure: Figure, advice: Advice) -> None:
-    """Every ratio is a function of the layer over the width, so that one width tells about all."""
+    # Right: every ratio is a function of the layer over the width, so that one width tells about all.
     depth = np.unique(np.geomspace(2, 4 * max(advice.depths.large, advice.depth or 2, 8), 160).round())
     needed = advice.depths.largest(depth) * advice.width
     widths = advice.width * np.geomspace(0.1, 10.0, 200)
@@ -313,6 +308,7 @@ def _draw_plane(figure: Figure, advice: Advice) -> None:
     panel.level(x=advice.width, color=FAINT, width=0.8)
     if advice.depth is not None:
         panel.curve([advice.width], [advice.depth], "*", "asked about", INK, size=13)
+    return figure
 
 
 _DEEPEST = 100_000  # layers of the network that is handed back, each with its rates

@@ -20,7 +20,7 @@ from foretrain.support.arguments import Array, whole_number
 from foretrain.support.errors import InputError
 from foretrain.support.memory import require_memory
 from foretrain.theory.architecture import MLP
-from foretrain.theory.finite_width import LayerStatistics, fluctuation, layer_statistics
+from foretrain.theory.finite_width import fluctuation, layer_statistics
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -100,7 +100,24 @@ def layer_action(
                 f"`samples` is {list(samples)}: name inputs from 0 to {len(rows) - 1}, each once."
             )
         rows = rows[chosen]
-    found = _from_statistics(layer_statistics(mlp, rows, layer), whole_number("neurons", neurons))
+    statistics = layer_statistics(mlp, rows, layer)
+    neurons = whole_number("neurons", neurons)
+    _refuse_singular(statistics.K)
+    inverse = np.linalg.inv(statistics.K)
+    raised = np.einsum("abcd,ap,bq,cr,ds->pqrs", statistics.V, *[inverse] * 4, optimize=True)
+    across = np.einsum("pqrs,rs->pq", raised, statistics.K)
+    within = np.einsum("prqs,rs->pq", raised, statistics.K)
+    quadratic = -inverse @ statistics.G1 @ inverse + 0.5 * neurons * across + within
+    lowered = 0.5 * neurons * np.einsum("abrs,rs->ab", statistics.V, inverse)
+    lowered += np.einsum("arbs,rs->ab", statistics.V, inverse)
+    found = LayerAction(
+        statistics.layer,
+        statistics.fan_in,
+        neurons,
+        inverse + quadratic / statistics.fan_in,
+        statistics.K + (statistics.G1 - lowered) / statistics.fan_in,
+        raised / statistics.fan_in,
+    )
     if min(np.linalg.eigvalsh(coupling).min() for coupling in (found.quadratic, found.metric)) <= 0:
         raise InputError(
             f"the quadratic coupling of {neurons} neurons is not positive at layer {found.layer}, so that the first "
@@ -161,25 +178,6 @@ def relevance(mlp: MLP, X: ArrayLike) -> xr.Dataset:
     power = np.polyfit(np.log(late["layer"].values - 1.0), np.log(late.values), 1)[0]
     words = np.where(power > _STEADY, "relevant", np.where(power < -_STEADY, "irrelevant", "marginal"))
     return xr.Dataset({"coupling": coupling, "power": ("input", power), "relevance": ("input", words)})
-
-
-def _from_statistics(found: LayerStatistics, neurons: int) -> LayerAction:
-    _refuse_singular(found.K)
-    inverse = np.linalg.inv(found.K)
-    raised = np.einsum("abcd,ap,bq,cr,ds->pqrs", found.V, *[inverse] * 4, optimize=True)
-    across = np.einsum("pqrs,rs->pq", raised, found.K)
-    within = np.einsum("prqs,rs->pq", raised, found.K)
-    quadratic = -inverse @ found.G1 @ inverse + 0.5 * neurons * across + within
-    lowered = 0.5 * neurons * np.einsum("abrs,rs->ab", found.V, inverse)
-    lowered += np.einsum("arbs,rs->ab", found.V, inverse)
-    return LayerAction(
-        found.layer,
-        found.fan_in,
-        neurons,
-        inverse + quadratic / found.fan_in,
-        found.K + (found.G1 - lowered) / found.fan_in,
-        raised / found.fan_in,
-    )
 
 
 def _refuse_singular(K: Array) -> None:

@@ -46,7 +46,7 @@ from dataclasses import KW_ONLY, dataclass
 from functools import cached_property, partial
 from itertools import chain, pairwise, product
 from math import factorial, perm, prod
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -379,8 +379,7 @@ def sample_preactivations(
     """
     ensemble = Ensemble(mlp, X, draws, method=method, law=law, seed=seed)
     kept = check_layers(mlp, layers)
-    neurons = sum(ensemble.mlp.widths[layer] for layer in kept)
-    size = 8 * ensemble.draws * neurons * len(ensemble.X)
+    size = 8 * ensemble.draws * sum(ensemble.mlp.widths[layer] for layer in kept) * len(ensemble.X)
     require_memory(size, f"the preactivations of {draws} networks", "use fewer draws or layers")
     return _concatenate(ensemble.preactivations(kept))
 
@@ -464,14 +463,6 @@ def canonical(blocks: Sequence[Sequence[int]]) -> Moment:
 def sign_weight(parts: int) -> int:
     """(-1)^(k-1) (k-1)!: weight of a partition into k parts in a cumulant, and of k indices made equal."""
     return factorial(parts - 1) * (1 if parts % 2 else -1)
-
-
-class MomentReader(Protocol):
-    """Something that gives the per-draw statistic whose mean is a moment."""
-
-    def read(self, moment: Moment) -> FloatArray:
-        """One number per draw."""
-        ...
 
 
 class NeuronAverages:
@@ -594,21 +585,13 @@ def moment_sums(
     """
     sums = BatchSums(ensemble.draws, (len(layers), len(moments)))
     with Progress("networks", total=ensemble.draws) as bar:
-        for readers in _readers(ensemble, layers, estimator):
+        exact = estimator == "wick"
+        for chunk in ensemble.metrics(layers) if exact else ensemble.preactivations(layers):
+            readers = [(MetricContractions if exact else NeuronAverages)(chunk[layer]) for layer in layers]
             by_layer = [np.stack([reader.read(moment) for moment in moments], axis=-1) for reader in readers]
             sums.add(np.stack(by_layer, axis=1))
             bar.advance(len(by_layer[0]))
     return sums
-
-
-def _readers(ensemble: Ensemble, layers: tuple[int, ...], estimator: str) -> Iterator[list[MomentReader]]:
-    """For each chunk of draws one reader per layer."""
-    if estimator == "wick":
-        for metrics in ensemble.metrics(layers):
-            yield [MetricContractions(metrics[layer]) for layer in layers]
-    else:
-        for preactivations in ensemble.preactivations(layers):
-            yield [NeuronAverages(preactivations[layer]) for layer in layers]
 
 
 def _measure(

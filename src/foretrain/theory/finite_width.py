@@ -27,7 +27,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations_with_replacement, product
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.polynomial import Polynomial
@@ -260,22 +260,9 @@ def _check_legs(name: str, values: Sequence[int], count: int) -> list[int]:
 Function = Callable[[Array], Any]
 
 
-class Observable(Protocol):
-    """A function of one neuron whose expectation can be expanded in the metric."""
-
-    def mean(self, K: Array) -> Expectation:
-        """<F>_K."""
-
-    def shift(self, statistics: LayerStatistics) -> Expectation:
-        """dK<F> · G1 + dK²<F> · V / 2, without 1/n."""
-
-    def gradient(self, K: Array) -> Expectation:
-        """D (N, N) with d<F> = sum over all a, b of D_ab dK_ab."""
-
-
 def prepare(
     functions: Sequence[Any], mlp: MLP, X: ArrayLike, layer: int | None, kinks: Sequence[Any]
-) -> tuple[LayerStatistics, list[Observable]]:
+) -> tuple[LayerStatistics, list[_Differentiated | _Weighted]]:
     """The observables, and the statistics of the inputs that any of them looks at."""
     inputs = mlp.check_inputs(X)
     lists = [factors_of(F, len(inputs)) for F in functions]
@@ -285,7 +272,7 @@ def prepare(
         moving = {i for factors in lists if factors for i, f in enumerate(factors) if not f.is_constant}
         used = sorted(moving) or [0]
     statistics = layer_statistics(mlp, inputs[used], layer)
-    observables: list[Observable] = [
+    observables = [
         _Weighted(F, kinks) if factors is None else _of_factors(factors, used)
         for F, factors in zip(functions, lists)
     ]
@@ -304,7 +291,7 @@ def times(F: Any, H: Any, inputs: int) -> Any:
     return lambda z: np.asarray(F(z)) * np.asarray(H(z))
 
 
-def _of_factors(factors: list[Factor], used: list[int]) -> Observable:
+def _of_factors(factors: list[Factor], used: list[int]) -> _Differentiated | _Weighted:
     """Derivatives where they exist, weights for kinks and for a user's function, whose derivatives are measured."""
     chosen = [factors[i] for i in used]
     chosen[0] = chosen[0] * math.prod(f.polynomial[0] for i, f in enumerate(factors) if i not in used)
@@ -491,7 +478,7 @@ def mean_of(
     (5.0, 0.0)
     """
     statistics, (observable,) = prepare([F], mlp, X, layer, kinks)
-    leading, shift = _orders(observable, statistics)
+    leading, shift = observable.mean(statistics.K), observable.shift(statistics)
     error = float(leading.error) + float(shift.error) / statistics.fan_in
     return _finish(statistics, float(leading), float(shift), error)
 
@@ -518,17 +505,15 @@ def covariance_within_neuron(
     """E[F H] - E[F] E[H] for two functions of the same neuron, strictly to order 1/n."""
     both = times(F, H, len(mlp.check_inputs(X)))
     statistics, observables = prepare([both, F, H], mlp, X, layer, kinks)
-    (joint, joint_shift), (f, f_shift), (h, h_shift) = (_orders(item, statistics) for item in observables)
+    (joint, joint_shift), (f, f_shift), (h, h_shift) = (
+        (item.mean(statistics.K), item.shift(statistics)) for item in observables
+    )
     leading = float(joint) - float(f) * float(h)
     shift = float(joint_shift) - float(f_shift) * float(h) - float(f) * float(h_shift)
     doubt = float(joint.error) + abs(float(f)) * float(h.error) + abs(float(h)) * float(f.error)
     shift_doubt = float(joint_shift.error) + abs(float(h)) * float(f_shift.error)
     shift_doubt += abs(float(f)) * float(h_shift.error)
     return _finish(statistics, leading, shift, doubt + shift_doubt / statistics.fan_in)
-
-
-def _orders(observable: Observable, statistics: LayerStatistics) -> tuple[Expectation, Expectation]:
-    return observable.mean(statistics.K), observable.shift(statistics)
 
 
 def _finish(statistics: LayerStatistics, leading: float, shift: float, error: float) -> FirstOrder:

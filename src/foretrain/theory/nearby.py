@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -61,20 +61,6 @@ class Nearby(NamedTuple):
     K1: float = 0.0
     K2: float = 0.0
     K0: float = 0.0
-
-
-class Layered(Protocol):
-    """What a propagation needs of a network: its activation and its layers."""
-
-    @property
-    def activation(self) -> Activation:
-        """The activation of every hidden layer."""
-        ...
-
-    @property
-    def layers(self) -> tuple[Layer, ...]:
-        """Layers 1..L with C_b, C_W and gamma."""
-        ...
 
 
 def components(K: ArrayLike) -> Components:
@@ -137,7 +123,7 @@ def first_layer(mlp: MLP, x_0: ArrayLike, delta_x: ArrayLike) -> Nearby:
     )
 
 
-def propagate(network: Layered, start: Nearby | Sequence[float]) -> xr.Dataset:
+def propagate(network: MLP, start: Nearby | Sequence[float]) -> xr.Dataset:
     """Carry the components (K00, K1, K2, K0) of layer 1 through all layers of a network.
 
     K00' = C_b + C_W g, K1' = chi_parallel K1, K2' = chi_perp K2 + h K1^2 (5.46)-(5.48), and for the mean

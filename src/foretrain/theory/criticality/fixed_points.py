@@ -194,7 +194,20 @@ class Landscape:
         """All fixed points, ascending."""
         at_zero = self._C_b + self._C_W * float(self._scan.functions.at(0.0).square)
         roots = [0.0] if at_zero == 0 else []
-        roots += self._positive_roots()
+        # Roots between neighbouring kernels whose gap is clearly not zero.
+        clear = np.flatnonzero(self._gaps)
+        slopes = self._C_W * self._scan.square_slope - (1 - self._gamma**2)
+        positive: list[float] = []
+        for i, j in pairwise(clear):
+            low, high = float(self._scan.kernels[i]), float(self._scan.kernels[j])
+            inside = [turn for turn in self._scan.inflections if low < turn < high]
+            quiet = self._gaps[i] * self._gaps[j] > 0 and slopes[i] * slopes[j] > 0 and not inside
+            # Where the gap is lost in rounding over a longer stretch, as for activations linear around 0, no
+            # single root can be named.
+            if not quiet and j - i <= 2:
+                for piece in pairwise([low, *inside, high]):
+                    positive += self._roots_between(*piece)
+        roots += positive
         found = []
         for K in roots:
             values = self._scan.functions.at(K)
@@ -233,22 +246,6 @@ class Landscape:
         gap = self._C_b + self._C_W * self._scan.square - (1 - self._gamma**2) * self._scan.kernels
         size = self._C_b + self._C_W * self._scan.square + self._scan.kernels
         return np.asarray(np.where(np.abs(gap) > _SCAN_DIGITS * size, gap, 0.0))
-
-    def _positive_roots(self) -> list[float]:
-        """Roots between neighbouring kernels whose gap is clearly not zero."""
-        clear = np.flatnonzero(self._gaps)
-        slopes = self._C_W * self._scan.square_slope - (1 - self._gamma**2)
-        roots: list[float] = []
-        for i, j in pairwise(clear):
-            low, high = float(self._scan.kernels[i]), float(self._scan.kernels[j])
-            inside = [turn for turn in self._scan.inflections if low < turn < high]
-            quiet = self._gaps[i] * self._gaps[j] > 0 and slopes[i] * slopes[j] > 0 and not inside
-            # Where the gap is lost in rounding over a longer stretch, as for activations linear around 0, no
-            # single root can be named.
-            if not quiet and j - i <= 2:
-                for piece in pairwise([low, *inside, high]):
-                    roots += self._roots_between(*piece)
-        return roots
 
     def _roots_between(self, low: float, high: float) -> list[float]:
         """Roots on a piece without inflection, on which the gap has at most one extremum."""

@@ -118,7 +118,29 @@ def phase_diagram(
         parallel = perpendicular = straight_growth(act.slopes, weight, gamma)
         K = straight_end(parallel, bias, start)
     else:
-        K, parallel, perpendicular = _curved(act, bias, weight, 1 - share, float(start))
+        # The first root of the gap in the direction of the flow, row by row, on interpolated functions.
+        skip = 1 - share
+        start = float(start)
+        scanned = scan(act)
+        x = np.log(scanned.kernels)
+        square, slope, slope_square = (
+            make_interp_spline(x, values, k=5)
+            for values in (scanned.square, scanned.square_slope, scanned.slope_square)
+        )
+        limit = scanned.functions.at(0.0)
+        starts = np.full(bias.shape, start)
+        if (scanned.square_slope < 0).any():
+            # A map that turns around can jump over fixed points: its first steps are followed.
+            for _ in range(_BURN_IN):
+                starts = bias + weight * square(_log(starts, scanned.kernels)) + skip * starts
+        rows = zip(bias[:, 0], weight, starts, strict=True)
+        K = np.stack([_first_root(b, w, skip, k, scanned, square) for b, w, k in rows])
+        inside, at_zero = np.isfinite(K) & (K > 0), K == 0
+        where = _log(np.where(inside, K, 1.0), scanned.kernels)
+        parallel = np.where(inside, slope(where), np.where(at_zero, float(limit.square_slope), np.nan))
+        at_rest = np.where(at_zero, float(limit.slope_square), np.nan)
+        perpendicular = np.where(inside, slope_square(where), at_rest)
+        K, parallel, perpendicular = K, skip + weight * parallel, skip + weight * perpendicular
     return _labelled(act, float(gamma), float(start), ranges, K, parallel, perpendicular)
 
 
@@ -129,30 +151,6 @@ def _axis(name: str, bounds: tuple[float, float], points: int) -> Array:
     if points < 2:
         raise InputError(f"`points` is {points}: give 2 or more.")
     return np.linspace(low, high, points)
-
-
-def _curved(act: Activation, bias: Array, weight: Array, skip: float, start: float) -> tuple[Array, ...]:
-    """The first root of the gap in the direction of the flow, row by row of the grid, on interpolated functions."""
-    found = scan(act)
-    x = np.log(found.kernels)
-    square, slope, slope_square = (
-        make_interp_spline(x, values, k=5)
-        for values in (found.square, found.square_slope, found.slope_square)
-    )
-    limit = found.functions.at(0.0)
-    starts = np.full(bias.shape, start)
-    if (found.square_slope < 0).any():
-        # A map that turns around can jump over fixed points: its first steps are followed.
-        for _ in range(_BURN_IN):
-            starts = bias + weight * square(_log(starts, found.kernels)) + skip * starts
-    rows = zip(bias[:, 0], weight, starts, strict=True)
-    K = np.stack([_first_root(b, w, skip, k, found, square) for b, w, k in rows])
-    inside, at_zero = np.isfinite(K) & (K > 0), K == 0
-    where = _log(np.where(inside, K, 1.0), found.kernels)
-    parallel = np.where(inside, slope(where), np.where(at_zero, float(limit.square_slope), np.nan))
-    at_rest = np.where(at_zero, float(limit.slope_square), np.nan)
-    perpendicular = np.where(inside, slope_square(where), at_rest)
-    return K, skip + weight * parallel, skip + weight * perpendicular
 
 
 def _log(K: Array, kernels: Array) -> Array:

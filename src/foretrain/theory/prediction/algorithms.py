@@ -196,27 +196,6 @@ class Plan:
         return Course(1 / self.values, -1 / np.multiply.outer(self.values, self.values), self.projectors)
 
 
-def given_projectors(algorithm: Any, values: Array) -> Projectors:
-    """Projectors that a user supplies, as arrays or as a function of the eigenvalues, checked."""
-    found = algorithm(values) if callable(algorithm) else algorithm
-    if not isinstance(found, Projectors):
-        raise InputError(
-            f"algorithm gives {type(found).__name__}: give one of {', '.join(NAMES)}, Projectors, or a function of "
-            "eigenvalues that returns Projectors."
-        )
-    arrays = {}
-    for field in fields(Projectors):
-        array = real_array(f"the projector {field.name}", getattr(found, field.name))
-        wanted = (len(values),) * (2 if field.name in ("A", "B") else 3)
-        if array.shape != wanted:
-            raise InputError(
-                f"the projector {field.name} has shape {array.shape}: give {wanted}, one number for the eigenvalues "
-                "of the training kernel on each axis."
-            )
-        arrays[field.name] = array
-    return Projectors(**arrays)
-
-
 @dataclass(frozen=True)
 class Descent:
     """Gradient descent: ``steps`` at the rate ``eta``, by default the best constant one; None is to the end.
@@ -360,7 +339,23 @@ class ByProjectors:
     def plan(self, values: Array) -> Plan:
         """The end of training, or an error if the projectors are none for these eigenvalues."""
         name = "an algorithm given by its projectors"
-        return Plan(f"to the end of {name}", values, projectors=given_projectors(self.given, values))
+        given = self.given(values) if callable(self.given) else self.given
+        if not isinstance(given, Projectors):
+            raise InputError(
+                f"algorithm gives {type(given).__name__}: give one of {', '.join(NAMES)}, Projectors, or a function "
+                "of eigenvalues that returns Projectors."
+            )
+        arrays = {}
+        for field in fields(Projectors):
+            array = real_array(f"the projector {field.name}", getattr(given, field.name))
+            wanted = (len(values),) * (2 if field.name in ("A", "B") else 3)
+            if array.shape != wanted:
+                raise InputError(
+                    f"the projector {field.name} has shape {array.shape}: give {wanted}, one number for the "
+                    "eigenvalues of the training kernel on each axis."
+                )
+            arrays[field.name] = array
+        return Plan(f"to the end of {name}", values, projectors=Projectors(**arrays))
 
 
 Algorithm = Descent | GradientFlow | TwoStep | Newton

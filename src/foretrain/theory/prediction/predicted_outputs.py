@@ -93,7 +93,45 @@ class PredictedOutputs(Result):
 
     def answer(self) -> Answer:
         """Mean and spread in a table, the loss where targets are known, and the picture."""
-        return prediction_answer(self)
+        data = self.to_dataset()
+        tests, outputs = self.mean.shape
+        loss, accuracy = _loss(self, data), None
+        if "y_test" in data and "probabilities" in data:
+            likely = data["probabilities"].values.argmax(axis=1)
+            accuracy = float((likely == data["y_test"].values).mean())
+        terms = getattr(self, "terms", {})
+        parts: list[Part] = [_table(data)]
+        if self.jitter:
+            parts.append(f"A jitter of {self.jitter:.3g} had to be added to the kernel's diagonal.")
+        if terms:
+            sizes = ", ".join(f"{name} {float(abs(part).max()):.3g}" for name, part in terms.items())
+            parts.append(f"Added to the mean by finite width, at most: {sizes}.")
+        parts += self.notes()
+        if loss is not None:
+            spread = (
+                "" if loss.fluctuation is None else f", ± {loss.fluctuation**0.5:.4g} from network to network"
+            )
+            parts.append(
+                f"Loss on the {tests} test inputs, {loss.name}: {loss.total:.6g} = bias {loss.bias:.6g} + variance "
+                f"{loss.variance:.6g}{spread}."
+            )
+        if accuracy is not None:
+            parts.append(f"The most probable class is the given one for {accuracy:.1%} of the test inputs.")
+        counts = f"{tests} test input{'s' * (tests != 1)}, {outputs} output{'s' * (outputs != 1)}"
+        names = ("bias", "variance", "fluctuation")
+        record = {
+            "statement": self.statement,
+            "jitter": self.jitter,
+            **{name: data[name].values for name in _ARRAYS if name in data},
+            "terms": {name: part.values for name, part in terms.items()},
+            **{name: data.attrs.get(name) for name in _NUMBERS},
+            "accuracy": accuracy,
+            "test_loss": None
+            if loss is None
+            else {"mean": loss.total, **{name: getattr(loss, name) for name in names}, "meaning": loss.name},
+        }
+        picture = lambda: prediction_figure(data)  # noqa: E731
+        return Answer(f"{self.statement}: {counts}.", [*parts, picture], data=data, record=record)
 
 
 def labelled_mean(values: Array, meaning: str) -> xr.DataArray:
@@ -159,49 +197,6 @@ _BARS = 60  # test inputs drawn one by one
 _TERMS = ("term_", "mean_wiring", "mean_rest")  # names of what finite width adds
 _ARRAYS = ("mean", "variance", "probabilities", "infinite_mean", "standard_error")
 _NUMBERS = ("log_evidence", "infinite_log_evidence", "expansion", "terms_over_mean")
-
-
-def prediction_answer(found: PredictedOutputs) -> Answer:
-    """Mean and spread of the outputs on test inputs, and the loss where their targets are known."""
-    data = found.to_dataset()
-    tests, outputs = found.mean.shape
-    loss, accuracy = _loss(found, data), None
-    if "y_test" in data and "probabilities" in data:
-        likely = data["probabilities"].values.argmax(axis=1)
-        accuracy = float((likely == data["y_test"].values).mean())
-    terms = getattr(found, "terms", {})
-    parts: list[Part] = [_table(data)]
-    if found.jitter:
-        parts.append(f"A jitter of {found.jitter:.3g} had to be added to the kernel's diagonal.")
-    if terms:
-        sizes = ", ".join(f"{name} {float(abs(part).max()):.3g}" for name, part in terms.items())
-        parts.append(f"Added to the mean by finite width, at most: {sizes}.")
-    parts += found.notes()
-    if loss is not None:
-        spread = (
-            "" if loss.fluctuation is None else f", ± {loss.fluctuation**0.5:.4g} from network to network"
-        )
-        parts.append(
-            f"Loss on the {tests} test inputs, {loss.name}: {loss.total:.6g} = bias {loss.bias:.6g} + variance "
-            f"{loss.variance:.6g}{spread}."
-        )
-    if accuracy is not None:
-        parts.append(f"The most probable class is the given one for {accuracy:.1%} of the test inputs.")
-    counts = f"{tests} test input{'s' * (tests != 1)}, {outputs} output{'s' * (outputs != 1)}"
-    names = ("bias", "variance", "fluctuation")
-    record = {
-        "statement": found.statement,
-        "jitter": found.jitter,
-        **{name: data[name].values for name in _ARRAYS if name in data},
-        "terms": {name: part.values for name, part in terms.items()},
-        **{name: data.attrs.get(name) for name in _NUMBERS},
-        "accuracy": accuracy,
-        "test_loss": None
-        if loss is None
-        else {"mean": loss.total, **{name: getattr(loss, name) for name in names}, "meaning": loss.name},
-    }
-    picture = lambda: prediction_figure(data)  # noqa: E731
-    return Answer(f"{found.statement}: {counts}.", [*parts, picture], data=data, record=record)
 
 
 def _loss(found: PredictedOutputs, data: xr.Dataset) -> ExpectedLoss | None:

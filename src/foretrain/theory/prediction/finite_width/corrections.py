@@ -70,21 +70,6 @@ _MOST_SECONDS = 6 * 3600.0
 WAY_OUT = "use fewer training or test inputs, or draws= for a sampled sum"
 
 
-def sample_tensors(mlp: MLP, train: Array, others: Array, tolerance: float) -> dict[Entry, Array]:
-    """Entries of other samples with training samples at the three remaining places: (N, A, A, A)."""
-    size = len(train)
-    triples = np.indices((size,) * 3).reshape(3, -1).T
-    found = {entry: np.empty((len(others), *(size,) * 3)) for entry in ENTRIES}
-    with Progress("test inputs", total=len(others)) as bar:
-        together = max(1, _TOGETHER // (4 * len(triples)))
-        for start in range(0, len(others), together):
-            part = slice(start, min(start + together, len(others)))
-            for entry, values in at_triples(mlp, train, others[part], triples, tolerance).items():
-                found[entry][part] = values.reshape(-1, *(size,) * 3)
-            bar.advance(part.stop - part.start)
-    return found
-
-
 def at_triples(
     mlp: MLP, train: Array, others: Array, triples: Indices, tolerance: float
 ) -> dict[Entry, Array]:
@@ -97,38 +82,6 @@ def at_triples(
     values = flow(mlp, np.concatenate([train, others]), NAMES, quadruples=quadruples, tolerance=tolerance)
     shape = (4, len(others), len(triples))
     return {(name, place): values[name].values[-1].reshape(shape)[place] for name, place in ENTRIES}
-
-
-def pair_tensors(
-    mlp: MLP, train: Array, samples: Array, wanted: Mapping[str, tuple[Places, ...]], tolerance: float
-) -> dict[tuple[str, Places], Array]:
-    """Entries (N, N, A, A) of pairs of samples at the two places ``wanted``, and training samples at the others."""
-    N, A = len(samples), len(train)
-    kinds = sorted({places for chosen in wanted.values() for places in chosen})
-    require_time(mlp, N * (N + 1) / 2 * math.comb(A + 1, 2), "use fewer training or test inputs")
-    require_memory(
-        8.0 * N**2 * A**2 * sum(map(len, wanted.values())) + _BYTES_PER_QUADRUPLE * len(kinds) * N * A**2,
-        f"the tensors of all pairs of {N:,} samples with {A:,} training inputs",
-        "use fewer training or test inputs",
-    )
-    second, left, right = np.indices((N, A, A)).reshape(3, -1)
-    inputs = np.concatenate([train, samples])
-    found = {(name, places): np.empty((N, N, A, A)) for name, chosen in wanted.items() for places in chosen}
-    with Progress("samples", total=N) as bar:
-        for number in range(N):
-            pair = np.full(len(second), A + number), second + A
-            quadruples = []
-            for places in kinds:  # the pair at two places, and two training samples at those that remain
-                remaining = [place for place in range(4) if place not in places]
-                columns = dict(zip((*places, *remaining), (*pair, left, right), strict=True))
-                quadruples.append(np.stack([columns[place] for place in range(4)], axis=1))
-            chosen = np.concatenate(quadruples)
-            values = flow(mlp, inputs, tuple(wanted), quadruples=chosen, tolerance=tolerance)
-            for name, places in found:
-                whole = values[name].values[-1].reshape(len(kinds), N, A, A)
-                found[name, places][number] = whole[kinds.index(places)]
-            bar.advance()
-    return found
 
 
 def require_resources(mlp: MLP, training: int, tests: int) -> None:
@@ -215,7 +168,19 @@ class Store:
     def tests(self) -> dict[Entry, Array]:
         """Tensors of a test input with training inputs (B, A, A, A)."""
         require_resources(self.mlp, len(self.train), len(self.test))
-        return sample_tensors(self.mlp, self.train, self.test, self.tolerance)
+        size = len(self.train)
+        triples = np.indices((size,) * 3).reshape(3, -1).T
+        found = {entry: np.empty((len(self.test), *(size,) * 3)) for entry in ENTRIES}
+        with Progress("test inputs", total=len(self.test)) as bar:
+            together = max(1, _TOGETHER // (4 * len(triples)))
+            for start in range(0, len(self.test), together):
+                part = slice(start, min(start + together, len(self.test)))
+                for entry, values in at_triples(
+                    self.mlp, self.train, self.test[part], triples, self.tolerance
+                ).items():
+                    found[entry][part] = values.reshape(-1, *(size,) * 3)
+                bar.advance(part.stop - part.start)
+        return found
 
     @cached_property
     def shift(self) -> tuple[Array, Array]:
@@ -236,7 +201,34 @@ class Store:
     def pairs(self, wanted: Mapping[str, tuple[Places, ...]]) -> dict[tuple[str, Places], Array]:
         """Tensors of pairs of samples, training and test, with training inputs on two legs (D, D, A, A)."""
         samples = np.concatenate([self.train, self.test])
-        return pair_tensors(self.mlp, self.train, samples, wanted, self.tolerance)
+        N, A = len(samples), len(self.train)
+        kinds = sorted({places for chosen in wanted.values() for places in chosen})
+        require_time(self.mlp, N * (N + 1) / 2 * math.comb(A + 1, 2), "use fewer training or test inputs")
+        require_memory(
+            8.0 * N**2 * A**2 * sum(map(len, wanted.values())) + _BYTES_PER_QUADRUPLE * len(kinds) * N * A**2,
+            f"the tensors of all pairs of {N:,} samples with {A:,} training inputs",
+            "use fewer training or test inputs",
+        )
+        second, left, right = np.indices((N, A, A)).reshape(3, -1)
+        inputs = np.concatenate([self.train, samples])
+        found = {
+            (name, places): np.empty((N, N, A, A)) for name, chosen in wanted.items() for places in chosen
+        }
+        with Progress("samples", total=N) as bar:
+            for number in range(N):
+                pair = np.full(len(second), A + number), second + A
+                quadruples = []
+                for places in kinds:  # the pair at two places, and two training samples at those that remain
+                    remaining = [place for place in range(4) if place not in places]
+                    columns = dict(zip((*places, *remaining), (*pair, left, right), strict=True))
+                    quadruples.append(np.stack([columns[place] for place in range(4)], axis=1))
+                chosen = np.concatenate(quadruples)
+                values = flow(self.mlp, inputs, tuple(wanted), quadruples=chosen, tolerance=self.tolerance)
+                for name, places in found:
+                    whole = values[name].values[-1].reshape(len(kinds), N, A, A)
+                    found[name, places][number] = whole[kinds.index(places)]
+                bar.advance()
+        return found
 
 
 def check_kind(mlp: MLP) -> None:

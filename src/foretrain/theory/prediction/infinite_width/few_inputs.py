@@ -41,7 +41,7 @@ from foretrain.theory.architecture import MLP
 from foretrain.theory.arguments import two_inputs
 from foretrain.theory.criticality import Criticality, criticality
 from foretrain.theory.kernel_functions import KernelFunctions, KernelValues, shared_functions
-from foretrain.theory.nearby import Layered, Nearby, first_layer, propagate
+from foretrain.theory.nearby import Nearby, first_layer, propagate
 from foretrain.theory.prediction.infinite_width.gradient_descent import GradientDescent
 from foretrain.theory.prediction.kernels import output_kernels
 from foretrain.theory.prediction.predicted_outputs import Prediction
@@ -150,7 +150,7 @@ def nearby_training(mlp: MLP, x_0: ArrayLike, delta_x: ArrayLike) -> xr.Dataset:
     return propagate_tangent(mlp, start, tangent)
 
 
-def propagate_tangent(network: Layered, start: Nearby, tangent: Nearby) -> xr.Dataset:
+def propagate_tangent(network: MLP, start: Nearby, tangent: Nearby) -> xr.Dataset:
     """Carry the components (00, [1], [2], [0]) of K and Theta of layer 1 through all layers (10.66)-(10.70)."""
     import xarray as xr
 
