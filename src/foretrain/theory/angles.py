@@ -91,7 +91,23 @@ def angle_flow(mlp: MLP, x_1: ArrayLike, x_2: ArrayLike) -> xr.Dataset:
     inputs = two_inputs(x_1, x_2)
     start = _first_angle(mlp, mlp.check_inputs(inputs))
     if mlp.activation.slopes is None:
-        return _dataset(mlp, _from_kernel(mlp, inputs, start.psi), "from the kernel of the two inputs")
+        # Other activations: the angle is read off the kernel of the two inputs.
+        K = flow(mlp, inputs)["K"].values
+        one, two, cross = K[:, 0, 0], K[:, 1, 1], K[:, 0, 1]
+        if not ((one > 0) & (two > 0)).all():
+            raise InputError("a signal dies at some layer (its variance is 0): its angle is not defined.")
+        norm = np.sqrt(one * two)
+        lost = np.abs(norm - cross)[1:] < 1e-8 * norm[1:]
+        if start.psi > 0 and lost.any():
+            warn_user(
+                f"from layer {2 + int(np.argmax(lost))} on an angle below 1e-4 drowns in the accuracy of the kernel: "
+                "use foretrain.theory.nearby.nearby_flow."
+            )
+        psi = 2 * np.arctan2(np.sqrt(np.maximum(norm - cross, 0)), np.sqrt(np.maximum(norm + cross, 0)))
+        psi[0] = start.psi
+        return _dataset(
+            mlp, _Rows(psi, one, two, np.zeros(len(psi), dtype=np.int_)), "from the kernel of the two inputs"
+        )
     slopes, pair, pairs = _slopes(*mlp.activation.slopes), start, [start]
     for layer in track(mlp.layers[1:], "layers"):
         pair = _step(pair, slopes, layer)
@@ -227,23 +243,6 @@ def sine_excess(psi: float) -> float:
     for coefficient in _EXCESS:
         total = coefficient - square * total
     return psi * square * total
-
-
-def _from_kernel(mlp: MLP, inputs: Array, first: float) -> _Rows:
-    K = flow(mlp, inputs)["K"].values
-    one, two, cross = K[:, 0, 0], K[:, 1, 1], K[:, 0, 1]
-    if not ((one > 0) & (two > 0)).all():
-        raise InputError("a signal dies at some layer (its variance is 0): its angle is not defined.")
-    norm = np.sqrt(one * two)
-    lost = np.abs(norm - cross)[1:] < 1e-8 * norm[1:]
-    if first > 0 and lost.any():
-        warn_user(
-            f"from layer {2 + int(np.argmax(lost))} on an angle below 1e-4 drowns in the accuracy of the kernel: use "
-            "foretrain.theory.nearby.nearby_flow."
-        )
-    psi = 2 * np.arctan2(np.sqrt(np.maximum(norm - cross, 0)), np.sqrt(np.maximum(norm + cross, 0)))
-    psi[0] = first
-    return _Rows(psi, one, two, np.zeros(len(psi), dtype=np.int_))
 
 
 def _dataset(mlp: MLP, rows: _Rows, method: str) -> xr.Dataset:

@@ -59,6 +59,16 @@ def check_targets(Y: ArrayLike, inputs: int, outputs: int, name: str = "targets"
     return targets
 
 
+def whole_numbers(name: str, values: Sequence[int], count: int, below: int | None = None) -> tuple[int, ...]:
+    """So many whole numbers, from zero on and below a bound where there is one, or an error."""
+    found = np.asarray(values)
+    if found.shape != (count,) or found.dtype.kind not in "iu":
+        raise InputError(f"`{name}` is {values!r}: give {count} whole numbers.")
+    if below is not None and (found.min() < 0 or found.max() >= below):
+        raise InputError(f"`{name}` is {values!r}: give numbers from 0 to {below - 1}.")
+    return tuple(int(value) for value in found)
+
+
 def steps_in_words(steps: int) -> str:
     """As a sentence says it."""
     return "1 step" if steps == 1 else f"{steps} steps"

@@ -43,6 +43,7 @@ from foretrain.support.progress import track
 from foretrain.support.seeds import generator, spawn
 from foretrain.support.user_warnings import warn_user
 from foretrain.theory.architecture import MLP, check_network
+from foretrain.theory.arguments import whole_numbers
 from foretrain.theory.flow import flow
 
 if TYPE_CHECKING:
@@ -365,10 +366,10 @@ def _asked(
     mlp: MLP, X: ArrayLike, neurons: Sequence[int], inputs: Sequence[int], layer: int | None
 ) -> tuple[Quadruple, Quadruple, int]:
     """Four labels of neurons, four inputs, and the layer."""
-    i, j, k, m = _whole_numbers("neurons", neurons, 4)
+    i, j, k, m = whole_numbers("neurons", neurons, 4)
     check_network(mlp)
     place = mlp.check_layer(layer)
-    a, b, c, d = _rows(inputs, 4, len(mlp.check_inputs(X)))
+    a, b, c, d = whole_numbers("inputs", inputs, 4, len(mlp.check_inputs(X)))
     return (i, j, k, m), (a, b, c, d), place
 
 
@@ -398,22 +399,6 @@ def _observe(
     place, data, looked = mlp.check_layer(layer), mlp.check_inputs(X), tuple(int(number) for number in found)
     K = flow(mlp, data, ["K"])["K"].sel(layer=place).values
     return _Observed(data, place, looked, observable_means(observable, K, len(looked), kinks))
-
-
-def _rows(values: Sequence[int], count: int, size: int) -> tuple[int, ...]:
-    """So many rows of X."""
-    found = _whole_numbers("inputs", values, count)
-    if min(found) < 0 or max(found) >= size:
-        raise InputError(f"inputs {found} are not all rows of X, which has {size}.")
-    return found
-
-
-def _whole_numbers(name: str, values: Sequence[int], count: int) -> tuple[int, ...]:
-    """So many of them."""
-    found = np.asarray(values)
-    if found.shape != (count,) or found.dtype.kind not in "iu":
-        raise InputError(f"`{name}` is {values!r}: give {count} whole numbers.")
-    return tuple(int(value) for value in found)
 
 
 def ntk_mean(mlp: MLP, X: ArrayLike) -> xr.Dataset:
@@ -479,8 +464,8 @@ def observable_ntk(
         Where functions (not factors, which know) are not smooth: see :func:`foretrain.gaussian.expectation_of`.
     """
     data, place, looked, means = _observe(observable, mlp, X, of, layer, kinks)
-    i3, i4 = _whole_numbers("neurons", neurons, 2)
-    a3, a4 = _rows(inputs, 2, len(data))
+    i3, i4 = whole_numbers("neurons", neurons, 2)
+    a3, a4 = whole_numbers("inputs", inputs, 2, len(data))
     shape = (len(data), len(data))
     pairs = list(np.ndindex(shape))
     terms: dict[str, list[tuple[float, float]]] = {}
@@ -572,8 +557,8 @@ def observable_dntk(
     ``observable``, ``of`` and ``kinks`` are as in :func:`observable_ntk`.
     """
     data, place, looked, means = _observe(observable, mlp, X, of, layer, kinks)
-    i0, i1, i2 = _whole_numbers("neurons", neurons, 3)
-    a0, a1, a2 = _rows(inputs, 3, len(data))
+    i0, i1, i2 = whole_numbers("neurons", neurons, 3)
+    a0, a1, a2 = whole_numbers("inputs", inputs, 3, len(data))
     pairings = {
         "P_012": (i1 == i2, i0, "P", (a0, a1, a2)),
         "Q_012": (i0 == i1, i2, "Q", (a0, a1, a2)),

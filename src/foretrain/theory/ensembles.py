@@ -129,7 +129,7 @@ def check_draws(draws: object) -> int:
     return count
 
 
-def check_layers(mlp: MLP, layers: Sequence[int] | None) -> tuple[int, ...]:
+def _check_layers(mlp: MLP, layers: Sequence[int] | None) -> tuple[int, ...]:
     """The layers asked for, in order; None means all of 1..L."""
     if layers is None:
         return tuple(range(1, mlp.depth + 1))
@@ -238,11 +238,11 @@ class Ensemble(Result):
 
     def preactivations(self, layers: Sequence[int] | None = None) -> Iterator[dict[int, FloatArray]]:
         """Chunks {layer: (some draws, n_l, inputs)} that together make up all draws."""
-        return self._stream(check_layers(self.mlp, layers), lambda state: state.preactivations)
+        return self._stream(_check_layers(self.mlp, layers), lambda state: state.preactivations)
 
     def metrics(self, layers: Sequence[int] | None = None) -> Iterator[dict[int, FloatArray]]:
         """Chunks {layer: (some draws, inputs, inputs)} of Ĝ, a layer's covariance given the one before."""
-        return self._stream(check_layers(self.mlp, layers), lambda state: state.metric)
+        return self._stream(_check_layers(self.mlp, layers), lambda state: state.metric)
 
     def _stream(
         self, wanted: tuple[int, ...], read: Callable[[LayerDraw[FloatArray]], FloatArray]
@@ -378,7 +378,7 @@ def sample_preactivations(
     To average over more draws than fit in memory, loop over ``Ensemble(...).preactivations()``.
     """
     ensemble = Ensemble(mlp, X, draws, method=method, law=law, seed=seed)
-    kept = check_layers(mlp, layers)
+    kept = _check_layers(mlp, layers)
     size = 8 * ensemble.draws * sum(ensemble.mlp.widths[layer] for layer in kept) * len(ensemble.X)
     require_memory(size, f"the preactivations of {draws} networks", "use fewer draws or layers")
     return _concatenate(ensemble.preactivations(kept))
@@ -402,7 +402,7 @@ def sample_metric(
     import xarray
 
     ensemble = Ensemble(mlp, X, draws, method=method, law=law, seed=seed)
-    kept = check_layers(mlp, layers)
+    kept = _check_layers(mlp, layers)
     size = 16 * ensemble.draws * len(kept) * len(ensemble.X) ** 2
     require_memory(size, f"the metrics of {draws} networks", "use fewer draws or layers")
     metrics = _concatenate(ensemble.metrics(kept))
@@ -455,12 +455,12 @@ class BatchSums:
 Moment = tuple[tuple[int, ...], ...]
 
 
-def canonical(blocks: Sequence[Sequence[int]]) -> Moment:
+def _canonical(blocks: Sequence[Sequence[int]]) -> Moment:
     """The moment of these blocks of inputs, in the order that makes equal moments equal."""
     return tuple(sorted(tuple(sorted(block)) for block in blocks if block))
 
 
-def sign_weight(parts: int) -> int:
+def _sign_weight(parts: int) -> int:
     """(-1)^(k-1) (k-1)!: weight of a partition into k parts in a cumulant, and of k indices made equal."""
     return factorial(parts - 1) * (1 if parts % 2 else -1)
 
@@ -479,7 +479,7 @@ class NeuronAverages:
             return np.full(draws, np.nan)
         total = np.zeros(draws)
         for partition in set_partitions(len(moment)):
-            weight = prod(sign_weight(len(part)) for part in partition)
+            weight = prod(_sign_weight(len(part)) for part in partition)
             merged = [tuple(sorted(chain(*(moment[block] for block in part)))) for part in partition]
             total += weight * np.prod([self._sum(inputs) for inputs in merged], axis=0)
         return total / perm(neurons, len(moment))
@@ -550,7 +550,7 @@ def correlator(
     """
 
     def terms(pattern: str, entry: Inputs) -> Terms:
-        return {(canonical(_blocks(pattern, entry)),): 1}
+        return {(_canonical(_blocks(pattern, entry)),): 1}
 
     return _measure(ensemble, neurons, layers, inputs, estimator, terms)
 
@@ -602,7 +602,7 @@ def _measure(
     estimator: str,
     expand: Callable[[str, Inputs], Terms],
 ) -> xarray.Dataset:
-    kept = check_layers(ensemble.mlp, layers)
+    kept = _check_layers(ensemble.mlp, layers)
     if not 2 <= len(neurons) <= _LONGEST:
         raise InputError(
             f"neurons is {neurons!r}: give 2 to {_LONGEST} letters like '1122', equal for the same neuron."
@@ -624,7 +624,7 @@ def _measure(
         )
     entries = _entries(neurons, inputs, len(ensemble.X))
     # Entries that differ by a symmetry of the pattern share their polynomial and are computed once.
-    keys = [canonical(_blocks(neurons, entry)) for entry in entries]
+    keys = [_canonical(_blocks(neurons, entry)) for entry in entries]
     distinct = {key: expand(neurons, entry) for key, entry in zip(keys, entries, strict=True)}
     moments = sorted({moment for terms in distinct.values() for part in terms for moment in part})
     sums = moment_sums(ensemble, kept, moments, estimator)
@@ -673,7 +673,7 @@ def _connected_terms(neurons: str, entry: Inputs, even: bool) -> Terms:
             for blocks in parts
         )
         if len(parts) == 1 or not vanishes:
-            terms[tuple(sorted(canonical(blocks) for blocks in parts))] += sign_weight(len(parts))
+            terms[tuple(sorted(_canonical(blocks) for blocks in parts))] += _sign_weight(len(parts))
     return dict(terms)
 
 
@@ -739,7 +739,7 @@ def diagnose(
     exact = law == "gaussian" and not mlp.is_residual
     method = "conditional" if law == "gaussian" else "weights"
     ensemble = Ensemble(mlp, X, draws, method=method, law=law, seed=seed)
-    layers = check_layers(mlp, None)
+    layers = _check_layers(mlp, None)
     estimator = "wick" if exact else "neurons"
     # For each input: z² of one neuron, z⁴ of one neuron, z² z² of two neurons.
     moments: list[Moment] = []

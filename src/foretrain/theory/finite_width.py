@@ -38,9 +38,10 @@ from foretrain.gaussian.expectation import MOST_INPUTS
 from foretrain.gaussian.observables import directions, factors_of
 from foretrain.support.answers import Result
 from foretrain.support.arguments import Array
-from foretrain.support.errors import InputError, NotSupportedError
+from foretrain.support.errors import NotSupportedError
 from foretrain.support.user_warnings import warn_user
 from foretrain.theory.architecture import MLP
+from foretrain.theory.arguments import whole_numbers
 from foretrain.theory.criticality import criticality
 from foretrain.theory.flow import Flow, flow
 from foretrain.theory.residual_networks import fluctuation_rate
@@ -76,7 +77,7 @@ def expansion_parameter(mlp: MLP) -> ExpansionParameter:
     value = mlp.depth_to_width * (1.0 if growth is None else growth)
     verdict = verdict_on(value)
     if value >= LARGE:
-        warn_user(too_deep(value))
+        warn_user(_too_deep(value))
     return ExpansionParameter(mlp.depth_to_width, growth, value, verdict)
 
 
@@ -89,7 +90,7 @@ def verdict_on(fluctuation: float) -> str:
     return "large, the first order in 1/n is not enough: widen the network or make it shallower"
 
 
-def too_deep(fluctuation: float) -> str:
+def _too_deep(fluctuation: float) -> str:
     """The sentence of the warning for strong fluctuations."""
     return (
         f"the relative variance of the metric is {fluctuation:.2g}, so the first order in 1/n is only a "
@@ -137,7 +138,7 @@ def layer_statistics(mlp: MLP, X: ArrayLike, layer: int | None = None) -> LayerS
     """K, V and G1 of one layer (the output by default) over the rows of X."""
     inputs = mlp.check_inputs(X)
     number = mlp.check_layer(layer)
-    refuse_residual(mlp, "the expansion of observables in 1/n")
+    _refuse_residual(mlp, "the expansion of observables in 1/n")
     found = _whole_flow(mlp, tuple(map(tuple, inputs.tolist())))
     K, V, G1 = (found[name].sel(layer=number).values.copy() for name in ("K", "V", "G1"))
     return LayerStatistics(number, mlp.with_inputs(inputs).widths[number - 1], K, V, G1)
@@ -149,7 +150,7 @@ def _whole_flow(mlp: MLP, rows: tuple[tuple[float, ...], ...]) -> Flow:
     return flow(mlp, np.array(rows), ["K", "V", "G1"])
 
 
-def refuse_residual(mlp: MLP, what: str) -> None:
+def _refuse_residual(mlp: MLP, what: str) -> None:
     """An error that names what is not known for networks with skip connections."""
     if mlp.is_residual:  # odd moments of its neurons do not vanish, and K, V, G1 are not all there is
         raise NotSupportedError(
@@ -173,7 +174,7 @@ def second_moment(mlp: MLP, X: ArrayLike) -> xr.Dataset:
 
 def excess_kurtosis(mlp: MLP, X: ArrayLike) -> xr.DataArray:
     """E[z^4] / E[z^2]^2 - 3 = 3 V / (n K^2) at every layer, for every input (4.77): dims (layer, input)."""
-    refuse_residual(mlp, "the excess kurtosis")
+    _refuse_residual(mlp, "the excess kurtosis")
     kurtosis = 3 * fluctuation(mlp, X)
     return kurtosis.rename("excess_kurtosis").assign_attrs(
         meaning="excess kurtosis of a preactivation at leading order in 1/n"
@@ -223,10 +224,10 @@ def connected_four_point(
     """
     rows = mlp.check_inputs(X)
     number = mlp.check_layer(layer)
-    refuse_residual(mlp, "the connected four-point correlator")
+    _refuse_residual(mlp, "the connected four-point correlator")
     widths = mlp.with_inputs(rows).widths
-    legs = _check_legs("neurons", neurons, widths[number])
-    points = _check_legs("inputs", inputs, len(rows))
+    legs = whole_numbers("neurons", neurons, 4, widths[number])
+    points = whole_numbers("inputs", inputs, 4, len(rows))
     pairings = ((0, 1, 2, 3), (0, 2, 1, 3), (0, 3, 1, 2))
     allowed = [p for p in pairings if legs[p[0]] == legs[p[1]] and legs[p[2]] == legs[p[3]]]
     if not allowed:
@@ -248,19 +249,10 @@ def _fan_ins(mlp: MLP, X: Array) -> xr.DataArray:
     )
 
 
-def _check_legs(name: str, values: Sequence[int], count: int) -> list[int]:
-    found = np.asarray(values)
-    if found.shape != (4,) or found.dtype.kind not in "iu":
-        raise InputError(f"`{name}` is {values!r}: give four whole numbers, one for each leg.")
-    if found.min() < 0 or found.max() >= count:
-        raise InputError(f"`{name}` names {found.min()}..{found.max()}: there are 0 to {count - 1}.")
-    return [int(value) for value in found]
-
-
 Function = Callable[[Array], Any]
 
 
-def prepare(
+def _prepare(
     functions: Sequence[Any], mlp: MLP, X: ArrayLike, layer: int | None, kinks: Sequence[Any]
 ) -> tuple[LayerStatistics, list[_Differentiated | _Weighted]]:
     """The observables, and the statistics of the inputs that any of them looks at."""
@@ -477,7 +469,7 @@ def mean_of(
     >>> round(found.leading, 10), round(found.correction, 10)
     (5.0, 0.0)
     """
-    statistics, (observable,) = prepare([F], mlp, X, layer, kinks)
+    statistics, (observable,) = _prepare([F], mlp, X, layer, kinks)
     leading, shift = observable.mean(statistics.K), observable.shift(statistics)
     error = float(leading.error) + float(shift.error) / statistics.fan_in
     return _finish(statistics, float(leading), float(shift), error)
@@ -490,7 +482,7 @@ def covariance_of(
 
     At infinite width it is zero. For i = j use :func:`covariance_within_neuron`.
     """
-    statistics, (first, second) = prepare([F, H], mlp, X, layer, kinks)
+    statistics, (first, second) = _prepare([F, H], mlp, X, layer, kinks)
     left, right = first.gradient(statistics.K), second.gradient(statistics.K)
     V = statistics.V
     value = np.einsum("ab,abcd,cd->", left.value, V, right.value)
@@ -504,7 +496,7 @@ def covariance_within_neuron(
 ) -> FirstOrder:
     """E[F H] - E[F] E[H] for two functions of the same neuron, strictly to order 1/n."""
     both = times(F, H, len(mlp.check_inputs(X)))
-    statistics, observables = prepare([both, F, H], mlp, X, layer, kinks)
+    statistics, observables = _prepare([both, F, H], mlp, X, layer, kinks)
     (joint, joint_shift), (f, f_shift), (h, h_shift) = (
         (item.mean(statistics.K), item.shift(statistics)) for item in observables
     )
@@ -519,7 +511,7 @@ def covariance_within_neuron(
 def _finish(statistics: LayerStatistics, leading: float, shift: float, error: float) -> FirstOrder:
     size = statistics.fluctuation
     if size >= LARGE:  # the caller's caller is the user
-        warn_user(too_deep(size))
+        warn_user(_too_deep(size))
     return FirstOrder(
         leading, shift / statistics.fan_in, error, statistics.layer, statistics.fan_in, float(size)
     )

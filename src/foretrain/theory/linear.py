@@ -104,14 +104,14 @@ class DeepLinear(Result):
             )
 
 
-def check_mean_square(G0: float) -> float:
+def _check_mean_square(G0: float) -> float:
     """G^(0), refused unless it is a mean square."""
     if not (math.isfinite(G0) and G0 >= 0):
         raise InputError(f"G0 is {G0}, but the mean square of an input is a finite number from 0 on.")
     return float(G0)
 
 
-def check_one_gram(gram: ArrayLike) -> NDArray[np.float64]:
+def _check_one_gram(gram: ArrayLike) -> NDArray[np.float64]:
     """The Gram matrix (N, N) of the inputs, divided by n_0."""
     kernel = check_covariance(gram)
     if kernel.ndim != 2:
@@ -119,21 +119,21 @@ def check_one_gram(gram: ArrayLike) -> NDArray[np.float64]:
     return kernel
 
 
-def check_order(order: int, least: int = 1) -> int:
+def _check_order(order: int, least: int = 1) -> int:
     """A number of orders to compute."""
     if order < least or order != int(order):
         raise InputError(f"the order is {order}, but it must be a whole number from {least} on.")
     return int(order)
 
 
-def layer_index(network: DeepLinear, layer: int) -> int:
+def _layer_index(network: DeepLinear, layer: int) -> int:
     """The place of a layer in an array over layers 1..L."""
     if not 1 <= layer <= network.depth:
         raise InputError(f"layer {layer} does not exist: the network has layers 1 to {network.depth}.")
     return layer - 1
 
 
-def by_layer(network: DeepLinear, values: Any, name: str, **axes: Any) -> xr.DataArray:
+def _by_layer(network: DeepLinear, values: Any, name: str, **axes: Any) -> xr.DataArray:
     """An array labelled by layer, then by the named axes."""
     import xarray as xr
 
@@ -194,7 +194,7 @@ def nongaussian_weights(network: DeepLinear, x: ArrayLike, excess_kurtosis: floa
     widths = np.array(network.widths)
     spread = (1 + 2 / widths) * table[:, 1] + table[:, 2] / widths - table[:, 0] ** 2
     named = {"G2": table[:, 0], "G4": table[:, 1], "D": table[:, 2], "fluctuation": spread}
-    return xr.Dataset({name: by_layer(network, values, name) for name, values in named.items()})
+    return xr.Dataset({name: _by_layer(network, values, name) for name, values in named.items()})
 
 
 Number = Any  # Decimal or _Series: whatever the recursion is run in
@@ -207,16 +207,16 @@ def two_point(network: DeepLinear, gram: ArrayLike) -> xr.DataArray:
     E[z_i z_j] = delta_ij G^(l); G^(0) is the inner product of the inputs divided by n_0.
     """
     if np.ndim(gram) == 0:
-        kernel: NDArray[Any] = np.asarray(check_mean_square(float(np.asarray(gram))))
+        kernel: NDArray[Any] = np.asarray(_check_mean_square(float(np.asarray(gram))))
         axes = {}
     else:
-        kernel = check_one_gram(gram)
+        kernel = _check_one_gram(gram)
         axes = {"input_1": None, "input_2": None}
     layers = []
     for gain, bias in zip(network.gains, network.biases):
         kernel = bias + gain * kernel
         layers.append(kernel)
-    return by_layer(network, np.stack(layers), "G", **axes)
+    return _by_layer(network, np.stack(layers), "G", **axes)
 
 
 def width_factor(m: int, n: int) -> float:
@@ -226,8 +226,8 @@ def width_factor(m: int, n: int) -> float:
 
 def log_moments(network: DeepLinear, G0: float, max_order: int = 4) -> xr.DataArray:
     """log G_2m by layer and order m = 1..max_order, safe where G_2m overflows (3.47)."""
-    flow = log_flow(network, G0, max_order)
-    return by_layer(network, flow, "log G", order=np.arange(1, max_order + 1))
+    flow = _log_flow(network, G0, max_order)
+    return _by_layer(network, flow, "log G", order=np.arange(1, max_order + 1))
 
 
 def moments(network: DeepLinear, G0: float, max_order: int = 4) -> xr.DataArray:
@@ -243,11 +243,11 @@ def connected(network: DeepLinear, G0: float, max_order: int = 4) -> xr.DataArra
     kappa_2 is also the interaction of two neurons, E[(z_j^2 - G_2)(z_k^2 - G_2)] (3.30). They are tiny
     differences of moments at large width, so they are computed in as many digits as that takes.
     """
-    order = check_order(max_order)
-    table = settled(
+    order = _check_order(max_order)
+    table = _settled(
         lambda: [cumulants_from_moments(_objects(row)) for row in _decimal_flow(network, G0, order)]
     )
-    return by_layer(network, table, "kappa", order=np.arange(1, order + 1))
+    return _by_layer(network, table, "kappa", order=np.arange(1, order + 1))
 
 
 def connected_expansion(
@@ -257,10 +257,10 @@ def connected_expansion(
 
     The leading power of kappa_m is m - 1, as in kappa_2 = 2 (l - 1) / n + .. (3.28).
     """
-    order, power = check_order(max_order), check_order(max_power, least=0)
+    order, power = _check_order(max_order), _check_order(max_power, least=0)
     flow = _series_flow(network, G0, order, power)
     table = [[kappa.terms for kappa in cumulants_from_moments(_objects(row))] for row in flow]
-    return by_layer(network, table, "kappa", order=np.arange(1, order + 1), power=np.arange(power + 1))
+    return _by_layer(network, table, "kappa", order=np.arange(1, order + 1), power=np.arange(power + 1))
 
 
 def fluctuation(network: DeepLinear, G0: float) -> xr.DataArray:
@@ -270,23 +270,23 @@ def fluctuation(network: DeepLinear, G0: float) -> xr.DataArray:
         flow = _decimal_flow(network, G0, 2)
         return [_variance(row, Decimal(1) / n) for row, n in zip(flow, network.widths)]
 
-    return by_layer(network, settled(by_decimals), "Var O")
+    return _by_layer(network, _settled(by_decimals), "Var O")
 
 
 def fluctuation_expansion(network: DeepLinear, G0: float, max_power: int = 2) -> xr.DataArray:
     """The variance of the layer's mean square split by powers of 1 / width; 2 l / n G_2^2 at the first (3.33)."""
-    power = check_order(max_power, least=0)
+    power = _check_order(max_power, least=0)
     flow = _series_flow(network, G0, 2, power)
     table = [_variance(row, _Series.small(1 / n, power)).terms for row, n in zip(flow, network.widths)]
-    return by_layer(network, table, "Var O", power=np.arange(power + 1))
+    return _by_layer(network, table, "Var O", power=np.arange(power + 1))
 
 
-def log_flow(network: DeepLinear, G0: float, max_order: int) -> NDArray[np.float64]:
+def _log_flow(network: DeepLinear, G0: float, max_order: int) -> NDArray[np.float64]:
     """log G_2m as a plain array (layer, order)."""
-    order = check_order(max_order)
+    order = _check_order(max_order)
     with np.errstate(divide="ignore"):
         first = np.logaddexp(
-            np.log(network.biases[0]), np.log(network.gains[0]) + np.log(check_mean_square(G0))
+            np.log(network.biases[0]), np.log(network.gains[0]) + np.log(_check_mean_square(G0))
         )
         flow = [first * np.arange(1, order + 1)]
         for n, gain, bias in zip(network.widths, network.gains[1:], network.biases[1:]):
@@ -319,7 +319,7 @@ def _flow(
 ) -> list[list[Number]]:
     """G_2m for m = 1..order at every layer, in any arithmetic: (3.45) with biases."""
     one = number(1.0)
-    first = number(network.biases[0]) + number(network.gains[0]) * number(check_mean_square(G0))
+    first = number(network.biases[0]) + number(network.gains[0]) * number(_check_mean_square(G0))
     flow = [_powers(first, order)]
     for n, gain, bias in zip(network.widths, network.gains[1:], network.biases[1:]):
         below, factor = [one], one
@@ -353,7 +353,7 @@ def _series_flow(network: DeepLinear, G0: float, order: int, power: int) -> list
     return _flow(network, G0, order, constant, lambda n: _Series.small(1 / n, power))
 
 
-def settled(compute: Callable[[], Any]) -> NDArray[np.float64]:
+def _settled(compute: Callable[[], Any]) -> NDArray[np.float64]:
     """The result in so many digits that doubling them changes nothing."""
     previous = None
     for digits in _DIGITS:
@@ -421,11 +421,11 @@ def absolute_moment(network: DeepLinear, G0: float, s: float) -> xr.DataArray:
     if not s > -1:
         raise InputError(f"E|z|^s diverges at s = {s}: use a power above -1.")
     network.require_no_bias("E|z|^s")
-    log_two_point = log_flow(network, G0, 1)[:, 0]
+    log_two_point = _log_flow(network, G0, 1)[:, 0]
     gaussian = s / 2 * math.log(2) + math.lgamma((s + 1) / 2) - math.log(math.pi) / 2
     factors = [0.0, *(log_chi_square_moment(n, s / 2) for n in network.widths[:-1])]
     power = np.zeros(network.depth) if s == 0 else s / 2 * log_two_point
-    return by_layer(network, np.exp(power + gaussian + np.cumsum(factors)), "E|z|^s")
+    return _by_layer(network, np.exp(power + gaussian + np.cumsum(factors)), "E|z|^s")
 
 
 def log_variance_statistics(network: DeepLinear, G0: float) -> xr.Dataset:
@@ -433,7 +433,7 @@ def log_variance_statistics(network: DeepLinear, G0: float) -> xr.Dataset:
     import xarray as xr
 
     network.require_no_bias("the law of log R")
-    if check_mean_square(G0) == 0:
+    if _check_mean_square(G0) == 0:
         raise InputError("log R needs a non-zero input: G0 is 0.")
     half = np.array([0.0, *network.widths[:-1]]) / 2
     shifts, spreads = np.zeros(network.depth), np.zeros(network.depth)
@@ -441,11 +441,11 @@ def log_variance_statistics(network: DeepLinear, G0: float) -> xr.Dataset:
     series = -1 / (2 * a) - (1 / 12 - (1 / 120 - 1 / (252 * a**2)) / a**2) / a**2
     shifts[1:] = np.where(a < _LARGE, special.digamma(a) - np.log(a), series)
     spreads[1:] = special.polygamma(1, half[1:])
-    mean = log_flow(network, G0, 1)[:, 0] + np.cumsum(shifts)
+    mean = _log_flow(network, G0, 1)[:, 0] + np.cumsum(shifts)
     return xr.Dataset(
         {
-            "mean": by_layer(network, mean, "mean"),
-            "variance": by_layer(network, np.cumsum(spreads), "variance"),
+            "mean": _by_layer(network, mean, "mean"),
+            "variance": _by_layer(network, np.cumsum(spreads), "variance"),
         }
     )
 
@@ -459,7 +459,7 @@ def sample_variances(network: DeepLinear, draws: int, G0: float, seed: Seed = 0)
         raise InputError(f"{draws} draws were asked for: draw at least one.")
     random = generator(seed)
     result = np.empty((draws, network.depth))
-    result[:, 0] = network.biases[0] + network.gains[0] * check_mean_square(G0)
+    result[:, 0] = network.biases[0] + network.gains[0] * _check_mean_square(G0)
     for layer, (n, gain, bias) in enumerate(zip(network.widths, network.gains[1:], network.biases[1:])):
         result[:, layer + 1] = bias + gain * result[:, layer] * random.chisquare(n, draws) / n
     return result
@@ -469,7 +469,7 @@ def sample_preactivations(
     network: DeepLinear, draws: int, G0: float, layer: int, neurons: int = 1, seed: Seed = 0
 ) -> Array:
     """Exact draws of some neurons of one layer, shape (draws, neurons)."""
-    place = layer_index(network, layer)
+    place = _layer_index(network, layer)
     if not 1 <= neurons <= network.widths[place]:
         raise InputError(
             f"layer {layer} has {network.widths[place]} neurons, so {neurons} of them cannot be drawn."
@@ -500,12 +500,12 @@ def _stirling(x: Any) -> Any:
 
 def density(network: DeepLinear, z: ArrayLike, G0: float, layer: int) -> Array:
     """p(z) of one neuron of a layer; infinite at z = 0 where a layer below has a single neuron."""
-    place = layer_index(network, layer)
+    place = _layer_index(network, layer)
     if any(network.biases[1 : place + 1]):
         raise NotSupportedError(
             "the density is known only without biases after layer 1: set C_b = 0 there, or sample."
         )
-    log_two_point = float(log_flow(network, G0, 1)[place, 0])
+    log_two_point = float(_log_flow(network, G0, 1)[place, 0])
     if not math.isfinite(log_two_point):
         raise InputError("z is 0 with certainty, so it has no density: G0 or a C_W is 0.")
     size = np.abs(np.asarray(z, dtype=np.float64))
@@ -583,30 +583,30 @@ class _Law:
 
 def scaling_limit_moments(r: float, max_order: int = 4) -> NDArray[np.float64]:
     """G_2m / G_2^m = e^(m (m-1) r) for m = 1..max_order, as n and L grow at fixed r = L / n (3.55)."""
-    m = np.arange(1, check_order(max_order) + 1)
+    m = np.arange(1, _check_order(max_order) + 1)
     return np.asarray(np.exp(m * (m - 1) * _ratio(r)))
 
 
 def scaling_limit_connected(r: float, max_order: int = 4) -> NDArray[np.float64]:
     """kappa_m / G_2^m for m = 1..max_order in the scaling limit (3.56), (3.57)."""
-    order, ratio = check_order(max_order), _ratio(r)
+    order, ratio = _check_order(max_order), _ratio(r)
 
     def by_decimals() -> list[NDArray[np.object_]]:
         powers = [(m * (m - 1) * Decimal(ratio)).exp() for m in range(1, order + 1)]
         return [cumulants_from_moments(np.array(powers, dtype=object))]
 
-    return np.asarray(settled(by_decimals)[0])
+    return np.asarray(_settled(by_decimals)[0])
 
 
 def scaling_limit_leading(r: float, m: int) -> float:
     """kappa_m / G_2^m at small r: m^(m-2) (2 r)^(m-1)."""
-    return float(check_order(m)) ** (m - 2) * (2 * _ratio(r)) ** (m - 1)
+    return float(_check_order(m)) ** (m - 2) * (2 * _ratio(r)) ** (m - 1)
 
 
 def scaling_limit_relative_error(r: float, m: int, n: int) -> float:
     """Exact minus limit over limit for G_2m at width n, at leading order in 1 / n; large once m^3 L / n^2 is 1."""
-    pairs = check_order(m) * (m - 1)
-    return -pairs / check_order(n) * (1 + _ratio(r) / 6 * (4 * m - 2))
+    pairs = _check_order(m) * (m - 1)
+    return -pairs / _check_order(n) * (1 + _ratio(r) / 6 * (4 * m - 2))
 
 
 class NormalLaw(NamedTuple):
@@ -644,7 +644,7 @@ class PerturbationCheck(Result):
 
 def perturbation_valid(n: int, L: int, m: int, tolerance: float = 0.1) -> PerturbationCheck:
     """Is the 1 / n expansion of the 2m-point function any good at width n, in layer L?"""
-    n, L, m = check_order(n), check_order(L), check_order(m)
+    n, L, m = _check_order(n), _check_order(L), _check_order(m)
     log_factor = float(np.log1p(2 * np.arange(m) / n).sum())
     with np.errstate(over="ignore"):
         exact = float(np.exp((L - 1) * log_factor))
@@ -656,7 +656,7 @@ def draws_needed(r: float, m: int, relative_error: float) -> float:
 
     Where that is hopeless, verify through log R or a fractional moment instead.
     """
-    return _draws(2 * check_order(m) ** 2 * _ratio(r), relative_error)
+    return _draws(2 * _check_order(m) ** 2 * _ratio(r), relative_error)
 
 
 def draws_needed_at(
@@ -666,8 +666,8 @@ def draws_needed_at(
 
     The input's mean square G0 matters only with biases.
     """
-    place = layer_index(network, network.depth if layer is None else layer)
-    logs = log_flow(network, G0, 2 * check_order(m))[place]
+    place = _layer_index(network, network.depth if layer is None else layer)
+    logs = _log_flow(network, G0, 2 * _check_order(m))[place]
     return _draws(float(logs[2 * m - 1] - 2 * logs[m - 1]), relative_error)
 
 
@@ -695,7 +695,7 @@ def pairing_amplitudes(network: DeepLinear, gram: ArrayLike, inputs: Sequence[in
 
     The coordinate names a pairing by the places of its points: "(12)(34)" joins the first two and the last two.
     """
-    kernel = check_one_gram(gram)
+    kernel = _check_one_gram(gram)
     if len(inputs) % 2 or not inputs:
         raise InputError(f"{len(inputs)} points have no correlator: name an even number of inputs.")
     if len(inputs) > _MOST_POINTS:
@@ -719,7 +719,7 @@ def pairing_amplitudes(network: DeepLinear, gram: ArrayLike, inputs: Sequence[in
         amplitudes = _next_layer(amplitudes, n, gain, bias)
         flow.append(amplitudes[points])
     names = ["".join(f"({a + 1}{b + 1})" for a, b in pairing) for pairing in pairings(len(points))]
-    return by_layer(network, np.stack(flow), "A", pairing=names)
+    return _by_layer(network, np.stack(flow), "A", pairing=names)
 
 
 def correlator(
@@ -739,7 +739,7 @@ def connected_four_point(network: DeepLinear, gram: ArrayLike, quadruples: Array
     This is the connected correlator of neurons i, i, j, j with j != i. The recursion is run on the connected
     part itself, so nothing cancels at large width.
     """
-    kernel = check_one_gram(gram)
+    kernel = _check_one_gram(gram)
     chosen = np.asarray(quadruples, dtype=np.intp)
     if chosen.ndim != 2 or chosen.shape[1] != 4:
         raise InputError(f"the quadruples must be a table (Q, 4) of inputs, not of shape {chosen.shape}.")
@@ -755,7 +755,7 @@ def connected_four_point(network: DeepLinear, gram: ArrayLike, quadruples: Array
         )
         part = gain**2 * (part + (full.sum(axis=0) - full) / n)
         flow.append(part[0])
-    return by_layer(network, np.stack(flow), "A connected", quadruple=None)
+    return _by_layer(network, np.stack(flow), "A connected", quadruple=None)
 
 
 def _next_layer(below: Amplitudes, n: int, gain: float, bias: float) -> Amplitudes:

@@ -329,7 +329,7 @@ def test_bad_input() -> None:
     ):
         with pytest.raises(NotSupportedError, match="without skip connections"):
             refused()
-    with pytest.raises(InputError, match="four whole numbers"):
+    with pytest.raises(InputError, match="give 4 whole numbers"):
         connected_four_point(PYRAMID, TWO_INPUTS, (0, 0), (0, 0))
 
 

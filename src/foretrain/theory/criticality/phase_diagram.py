@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.interpolate import make_interp_spline
 
-from foretrain.activations import Activation
 from foretrain.activations import activation as find_activation
 from foretrain.support.answers import labelled
 from foretrain.support.arguments import Array
@@ -141,60 +140,16 @@ def phase_diagram(
         at_rest = np.where(at_zero, float(limit.slope_square), np.nan)
         perpendicular = np.where(inside, slope_square(where), at_rest)
         K, parallel, perpendicular = K, skip + weight * parallel, skip + weight * perpendicular
-    return _labelled(act, float(gamma), float(start), ranges, K, parallel, perpendicular)
-
-
-def _axis(name: str, bounds: tuple[float, float], points: int) -> Array:
-    low, high = bounds
-    if not (np.isfinite([low, high]).all() and 0 <= low < high):
-        raise InputError(f"`{name}` runs from {low:g} to {high:g}: give 0 <= low < high.")
-    if points < 2:
-        raise InputError(f"`points` is {points}: give 2 or more.")
-    return np.linspace(low, high, points)
-
-
-def _log(K: Array, kernels: Array) -> Array:
-    """log K, kept to the range of the table."""
-    return np.asarray(np.log(np.clip(K, kernels[0], kernels[-1])))
-
-
-def _first_root(C_b: float, C_W: Array, skip: float, start: Array, found: Scan, square: Any) -> Array:
-    """Where the flow from ``start`` ends, for all C_W at once: infinite above, 0 below all roots."""
-    kernels = found.kernels
-    gaps = C_b + C_W[:, None] * found.square - (1 - skip) * kernels
-    rising = C_b + C_W * square(_log(start, kernels)) - (1 - skip) * start > 0
-    ahead = np.where(rising[:, None], (start[:, None] < kernels) & (gaps <= 0), False)
-    behind = np.where(rising[:, None], False, (start[:, None] > kernels) & (gaps >= 0))
-    far = np.where(rising, np.argmax(ahead, axis=1), len(kernels) - 1 - np.argmax(behind[:, ::-1], axis=1))
-    exists = (ahead | behind).any(axis=1)
-    near = np.clip(far + np.where(rising, -1, 1), 0, len(kernels) - 1)
-    nearest = kernels[near]
-    low = _log(np.where(rising, np.maximum(nearest, start), kernels[far]), kernels)
-    high = _log(np.where(rising, kernels[far], np.minimum(nearest, start)), kernels)
-    for _ in range(_BISECTIONS):
-        middle = (low + high) / 2
-        positive = C_b + C_W * square(middle) - (1 - skip) * np.exp(middle) > 0
-        low, high = np.where(positive, middle, low), np.where(positive, high, middle)
-    return np.where(exists, np.exp((low + high) / 2), np.where(rising, np.inf, 0.0))
-
-
-def _labelled(
-    act: Activation,
-    gamma: float,
-    start: float,
-    ranges: list[Array],
-    K: Array,
-    parallel: Array,
-    perpendicular: Array,
-) -> xarray.Dataset:
-    grid, found, scanned = ("C_b", "C_W"), criticality(act, gamma), scan(act)
+    gamma = float(gamma)
+    start = float(start)
+    grid, known, scanned = ("C_b", "C_W"), criticality(act, gamma), scan(act)
     line_C_W, line_C_b = _on_lines(
         weight_share(gamma), scanned.kernels, scanned.square, scanned.square_slope, scanned.slope_square
     )
     # Every step from the start on goes up if C_b exceeds all of (1 - gamma^2) K - C_W g(K).
     ahead = scanned.kernels >= start
     falls = weight_share(gamma) * scanned.kernels[ahead] - np.multiply.outer(ranges[1], scanned.square[ahead])
-    critical = [point for point in (found.point, *found.others) if point is not None]
+    critical = [point for point in (known.point, *known.others) if point is not None]
     numbers = [[p.C_b, p.C_W, np.nan if p.K_star is None else p.K_star] for p in critical]
     columns = np.array(numbers, dtype=float).reshape(-1, 3).T
     # Of every point the first of ``PHASES`` that fits: conditions are in their order, without that of the
@@ -232,3 +187,37 @@ def _labelled(
         line=list(_LINES),
         line_K=scanned.kernels,
     )
+
+
+def _axis(name: str, bounds: tuple[float, float], points: int) -> Array:
+    low, high = bounds
+    if not (np.isfinite([low, high]).all() and 0 <= low < high):
+        raise InputError(f"`{name}` runs from {low:g} to {high:g}: give 0 <= low < high.")
+    if points < 2:
+        raise InputError(f"`points` is {points}: give 2 or more.")
+    return np.linspace(low, high, points)
+
+
+def _log(K: Array, kernels: Array) -> Array:
+    """log K, kept to the range of the table."""
+    return np.asarray(np.log(np.clip(K, kernels[0], kernels[-1])))
+
+
+def _first_root(C_b: float, C_W: Array, skip: float, start: Array, found: Scan, square: Any) -> Array:
+    """Where the flow from ``start`` ends, for all C_W at once: infinite above, 0 below all roots."""
+    kernels = found.kernels
+    gaps = C_b + C_W[:, None] * found.square - (1 - skip) * kernels
+    rising = C_b + C_W * square(_log(start, kernels)) - (1 - skip) * start > 0
+    ahead = np.where(rising[:, None], (start[:, None] < kernels) & (gaps <= 0), False)
+    behind = np.where(rising[:, None], False, (start[:, None] > kernels) & (gaps >= 0))
+    far = np.where(rising, np.argmax(ahead, axis=1), len(kernels) - 1 - np.argmax(behind[:, ::-1], axis=1))
+    exists = (ahead | behind).any(axis=1)
+    near = np.clip(far + np.where(rising, -1, 1), 0, len(kernels) - 1)
+    nearest = kernels[near]
+    low = _log(np.where(rising, np.maximum(nearest, start), kernels[far]), kernels)
+    high = _log(np.where(rising, kernels[far], np.minimum(nearest, start)), kernels)
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2
+        positive = C_b + C_W * square(middle) - (1 - skip) * np.exp(middle) > 0
+        low, high = np.where(positive, middle, low), np.where(positive, high, middle)
+    return np.where(exists, np.exp((low + high) / 2), np.where(rising, np.inf, 0.0))

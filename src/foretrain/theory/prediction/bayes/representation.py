@@ -14,7 +14,7 @@ inputs, training and test together.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -48,25 +48,6 @@ if TYPE_CHECKING:
     import xarray as xr
 
 
-class Couplings(NamedTuple):
-    """Of n_L outputs on all inputs: g_ab, the inverse of g^ab, and v^(ab)(cd)."""
-
-    metric: Array
-    quartic: Array
-
-
-def running_couplings(G: Array, V: Array, inverse_width: float, outputs: int) -> Couplings:
-    """g^ab = G^ab + [n_L V^(ab)(cd) / 2 + V^(ac)(bd)] G_cd / n and v = V / n, indices raised with G^-1 (4.81).
-
-    g depends on how many outputs there are: without that, the mean would, too.
-    """
-    inverse = np.linalg.inv(G)
-    raised = inverse_width * np.einsum("abcd,ap,bq,cr,ds->pqrs", V, *[inverse] * 4, optimize=True)
-    across, within = (np.einsum(legs, raised, G, optimize=True) for legs in ("abcd,cd->ab", "acbd,cd->ab"))
-    g = np.linalg.inv(inverse + 0.5 * outputs * across + within)
-    return Couplings((g + g.T) / 2, raised)
-
-
 def book_posterior_mean(mlp: MLP, X_train: ArrayLike, Y_train: ArrayLike, X_test: ArrayLike) -> xr.DataArray:
     """E[z | y_A] on test inputs by (6.88), letter by letter: (test, output)."""
     import xarray as xr
@@ -81,12 +62,17 @@ def book_posterior_mean(mlp: MLP, X_train: ArrayLike, Y_train: ArrayLike, X_test
             "the metric of training and test inputs together is singular, so that it has no couplings: leave out "
             "repeated inputs, or use finite_bayes_prediction, which needs no inverse of it."
         )
-    couplings = running_couplings(G, V, data.inverse_width, mlp.n_out)
-    if np.linalg.eigvalsh(couplings.metric)[0] <= 0:
+    # v = V / n and g^ab = G^ab + [n_L V^(ab)(cd) / 2 + V^(ac)(bd)] G_cd / n, indices raised with G^-1 (4.81). That g
+    # depends on how many outputs there are keeps the mean from doing so.
+    inverse = np.linalg.inv(G)
+    v = data.inverse_width * np.einsum("abcd,ap,bq,cr,ds->pqrs", V, *[inverse] * 4, optimize=True)
+    across, within = (np.einsum(legs, v, G, optimize=True) for legs in ("abcd,cd->ab", "acbd,cd->ab"))
+    g = np.linalg.inv(inverse + 0.5 * mlp.n_out * across + within)
+    g = (g + g.T) / 2
+    if np.linalg.eigvalsh(g)[0] <= 0:
         raise InputError(
             "the running coupling is not positive, so that the first order in 1/n is no action: use wider layers."
         )
-    g, v = couplings
     A, B = slice(0, len(data.targets)), slice(len(data.targets), None)
     weights = np.linalg.solve(g[A, A], g[A, B]).T
     mean = weights @ data.targets  # (6.81)
@@ -95,7 +81,7 @@ def book_posterior_mean(mlp: MLP, X_train: ArrayLike, Y_train: ArrayLike, X_test
     cubic = np.einsum("bcde,ci,dk,ek->bi", v[B], Phi, Phi, Phi, optimize=True)
     many = np.einsum("xyzd,xy,di->zi", v[B, B, B], spread, Phi, optimize=True)
     one = np.einsum("xyzd,yz,di->xi", v[B, B, B], spread, Phi, optimize=True)
-    values = np.asarray(mean + 0.5 * spread @ (cubic + data.targets.shape[1] * many + 2 * one))
+    values = mean + 0.5 * spread @ (cubic + mlp.n_out * many + 2 * one)
     return xr.DataArray(values, dims=("test", "output"), name="mean", attrs={"equation": "(6.88)"})
 
 
