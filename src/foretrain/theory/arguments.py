@@ -65,7 +65,7 @@ def whole_numbers(name: str, values: Sequence[int], count: int, below: int | Non
     if found.shape != (count,) or found.dtype.kind not in "iu":
         raise InputError(f"`{name}` is {values!r}: give {count} whole numbers.")
     if below is not None and (found.min() < 0 or found.max() >= below):
-        raise InputError(f"`{name}` is {values!r}: give numbers from 0 to {below - 1}.")
+        raise InputError(f"`{name}` names {found.min()}..{found.max()}: give numbers from 0 to {below - 1}.")
     return tuple(int(value) for value in found)
 
 

@@ -20,6 +20,7 @@ from foretrain.experiments.registry import Result, Row, plans
 from foretrain.support.answers import BLUE, FAINT, INK, ORANGE, PALETTE, Axis, Figure, labelled, log
 from foretrain.support.progress import track
 from foretrain.support.seeds import Seed, with_seeds
+from foretrain.theory.angles import angle_flow as exact_angles
 from foretrain.theory.architecture import MLP, FloatArray
 from foretrain.theory.asymptotics import asymptotics
 from foretrain.theory.criticality import criticality
@@ -27,8 +28,7 @@ from foretrain.theory.criticality.fixed_points import fixed_points
 from foretrain.theory.ensembles import sample_metric
 from foretrain.theory.flow import flow
 from foretrain.theory.kernel_functions import KernelFunctions
-from foretrain.theory.two_inputs.angles import angle_flow as exact_angles
-from foretrain.theory.two_inputs.nearby import nearby_flow
+from foretrain.theory.nearby import nearby_flow
 
 PLANS: dict[str, Any] = {}
 

@@ -32,7 +32,7 @@ from foretrain.theory.prediction.infinite_width import (
     output_kernels,
     tangent_series,
 )
-from foretrain.theory.prediction.infinite_width.one_training_input import (
+from foretrain.theory.prediction.infinite_width.few_inputs import (
     class_robustness,
     constant_rate_robustness,
     constant_rate_robustness_as_printed,
