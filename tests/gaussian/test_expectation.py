@@ -1,4 +1,4 @@
-"""Smooth factors: closed forms and lattices against oracles that share no code with them."""
+"""Smooth factors: closed forms and grids against oracles that share no code with them."""
 
 from __future__ import annotations
 

@@ -168,7 +168,7 @@ class TestAccuracy:
     def test_the_repr_teaches(self) -> None:
         text = repr(expectation(["tanh", "tanh"], two(1.0, 0.5)))
         assert text.startswith("Expectation(0.1863244132")
-        assert "lattice" in text
+        assert "grids" in text
         assert "shape (2,)" in repr(expectation(["tanh"], np.ones((2, 1, 1))))
 
     def test_it_behaves_as_its_value(self) -> None:

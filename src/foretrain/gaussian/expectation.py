@@ -1,7 +1,7 @@
 """Expectations of products under a Gaussian, their derivatives by the covariance, and the usual moments.
 
 ``expectation([f_1, ..., f_n], K)`` is <f_1(z_1) ... f_n(z_n)>_K (1.68), each f_i any product of activations,
-their derivatives and polynomials of z_i. Closed forms come first; smooth products go to lattices, kinked ones
+their derivatives and polynomials of z_i. Closed forms come first; smooth products go to grids, kinked ones
 to panels; delta functions of kinked activations are taken out exactly before any rule sees them. K may be
 singular: null directions are dropped and nothing is ever inverted.
 
@@ -103,7 +103,7 @@ def expectation(
     Examples
     --------
     >>> expectation(["tanh", "tanh"], [[1, 0.5], [0.5, 1]])
-    Expectation(0.186324413203 ± ..., by lattice)
+    Expectation(0.186324413203 ± ..., by grids)
     """
     if isinstance(factors, str) or not isinstance(factors, Sequence):
         raise InputError("give a list of factors, one for each input, such as ['tanh', 'tanh'].")

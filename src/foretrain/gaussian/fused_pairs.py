@@ -369,22 +369,29 @@ def horner(a: Tile, b: Tile, power: Tile) -> Tile:
 
 
 @kept
-def _is_sound(K: Tile, wide: Tile, allowed: float, first: Any, end: Any) -> bool:
+def _is_sound(K: Tile, wide: Tile, allowed: float, first: Any, end: Any, turned: Tile) -> bool:
     """Whether K_ij = K_ji up to what is allowed, and |K_ij| <= wide_i wide_j, for these rows i and all j >= i.
 
-    Tile by tile, since K_ji lies in as many lines of memory as there are j. What is not a number is not sound.
+    Tile by tile, each K_ji brought beside K_ij first, so that many are compared at a time. NaN is not sound.
     """
     size, bad = np.uint64(len(K)), 0
     for top in range(first, end, _SIDE):
+        height = min(_SIDE, end - top)
         for left in range(top, size, _SIDE):
-            for i in range(top, min(top + _SIDE, end)):
-                for j in range(left, min(left + _SIDE, size)):
-                    near = abs(K[i, j] - K[j, i]) <= allowed
-                    if not (near and abs(K[i, j]) <= wide[i] * wide[j]):
-                        bad += 1
+            width = min(_SIDE, size - left)
+            for j in range(width):
+                for i in range(height):
+                    turned[i, j] = K[left + j, top + i]
+            for i in range(height):
+                row, of_row, mirror = K[top + i], wide[top + i], turned[i]
+                for j in range(width):
+                    entry = row[left + j]
+                    near = abs(entry - mirror[j]) <= allowed
+                    bad += not (near & (abs(entry) <= of_row * wide[left + j]))
     return bad == 0
 
 
 def is_sound(K: Tile, wide: Tile, allowed: float, first: int, end: int) -> bool:
     """Whether these rows of a matrix (N, N) are those of a covariance, as far as pairs tell."""
-    return bool(call(_is_sound, K, wide, float(allowed), np.uint64(first), np.uint64(end)))
+    turned = np.empty((int(_SIDE), int(_SIDE)), K.dtype)
+    return bool(call(_is_sound, K, wide, K.dtype.type(allowed), np.uint64(first), np.uint64(end), turned))

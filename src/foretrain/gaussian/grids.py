@@ -29,9 +29,10 @@ Array = NDArray[np.float64]
 Indices = NDArray[np.intp]
 
 _GAUSS = (1, 4, 6, 8, 11, 15, 20)
-_EQUIDISTANT = (28, 38, 52, 70, 94, 126, 170, 230, 310, 420, 570)
+_EQUIDISTANT = (28, 38, 52, 70, 94, 126, 170, 230, 310, 420, 570, 770, 1050, 1400, 1900, 2600, 3500)
 _COUNTS = np.array(_GAUSS + _EQUIDISTANT)
 _CHUNK = 200_000  # values of products on the points of one plane held at a time
+_MOST_POINTS = 400_000  # of one plane
 _WORTH_THREADS = 1_000_000  # points
 _ALIKE = 2.0  # as many times the points are worth having the same grid for all
 _RESOLVED = 2.7  # steps in a deviation from which a Gaussian is resolved to all digits
@@ -104,6 +105,11 @@ def _axis(rung: int, tolerance: float) -> Axis:
     points = np.linspace(-1, 1, count) * radius
     step = float(points[1] - points[0])
     return Axis(points, step * np.exp(-0.5 * points**2) / math.sqrt(2 * math.pi), step)
+
+
+def ladder(tolerance: float) -> Iterator[Axis]:
+    """The axes from the coarsest on."""
+    return (_axis(rung, tolerance) for rung in range(1, len(_COUNTS)))
 
 
 @lru_cache(maxsize=64)
@@ -201,8 +207,8 @@ class _Planes:
 
     @cached_property
     def is_even(self) -> bool:
-        """Whether nothing but signs changes when all variables change sign."""
-        return not self.mean.any() and all(f.parity for f in self.factors)
+        """Whether nothing but signs changes when all variables change sign; of what was measured only, none knows."""
+        return not self.mean.any() and all(f.parity and not f.is_unproven for f in self.factors)
 
     @cached_property
     def first_rungs(self) -> Indices:
@@ -221,8 +227,9 @@ class _Planes:
         return np.asarray(np.where(varies, 1 + first, 0))
 
     def points(self, rungs: Indices) -> Array:
-        """How many points the grids of these rungs have (infinitely many where a rung does not exist)."""
-        return np.asarray(np.append(_COUNTS, np.inf)[rungs].prod(axis=1))
+        """How many points the grids of these rungs have (infinitely many if that is too many)."""
+        points = np.append(_COUNTS, np.inf)[rungs].prod(axis=1)
+        return np.asarray(np.where(points > _MOST_POINTS, np.inf, points))
 
     def remaining(self, change: Array, rungs: Indices, scales: Array) -> Array:
         """Error after a change to these rungs: what changed, and where smoothness is known its power."""
@@ -258,7 +265,7 @@ class _Planes:
         alike = (rungs == rungs[:1]).all()
         for row in rungs[:1] if alike else np.unique(rungs, axis=0):
             places = np.flatnonzero((rungs == row).all(axis=1))
-            together = max(1, _CHUNK // (choices * int(_COUNTS[row].prod())))
+            together = max(1, _CHUNK // max(choices * int(_COUNTS[row].prod()), int(_COUNTS[row].max()) ** 2))
             for part in np.array_split(places, -(-len(places) // together)):
                 yield part, [_axis(int(rung), self.tolerance) for rung in row]
 

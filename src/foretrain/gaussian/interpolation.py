@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from foretrain.gaussian.covariance import difference_of_products, stack_pairs
 from foretrain.gaussian.factors import Factor
 from foretrain.gaussian.panels import Smoothed, Together, nested_expectation
-from foretrain.gaussian.quadrature import Stack, line
+from foretrain.gaussian.quadrature import Stack, lines
 from foretrain.support.user_warnings import warn_user
 
 Array = NDArray[np.float64]
@@ -36,7 +36,7 @@ def interpolated_pairs(
     checks = np.random.default_rng(0).choice(len(k11), size=min(_CHECKS, len(k11)), replace=False)
     K = stack_pairs(k11[checks], k22[checks], k12[checks])
     exact, doubt = Stack(K, np.zeros((len(K), 2)), tolerance).total([f, g])
-    norms = _Norms(f, g, box, tolerance)
+    norms = _Norms(f, g, box)
     unit = norms(coordinates, checks)
     degrees = [min(8, 2 + math.ceil(3 * (high - low))) for low, high in box[:2]]
     degrees.append(min(16, 6 + math.ceil(10 * (box[2][1] - box[2][0]))))
@@ -64,16 +64,16 @@ def _coordinates(k11: Array, k22: Array, k12: Array) -> tuple[Array, Array, Arra
 class _Norms:
     """sqrt(<f^2><g^2>) along the two scales: dividing by it leaves a function of order one."""
 
-    def __init__(self, f: Factor, g: Factor, box: list[tuple[float, float]], tolerance: float) -> None:
-        self._curves = [self._curve(h, *edge, tolerance) for h, edge in zip((f, g), box)]
+    def __init__(self, f: Factor, g: Factor, box: list[tuple[float, float]]) -> None:
+        self._curves = [self._curve(h, *edge) for h, edge in zip((f, g), box)]
         self._box = box
 
     @staticmethod
-    def _curve(f: Factor, low: float, high: float, tolerance: float) -> Array:
+    def _curve(f: Factor, low: float, high: float) -> Array:
         degree = 16
         x = chebyshev.chebpts1(degree + 1)
         deviation = np.exp(0.5 * _from_unit(x, low, high))
-        square, _ = line(f * f, np.zeros(len(x)), deviation, tolerance)
+        (square,), _ = lines([f * f], np.zeros(len(x)), deviation, np.zeros((1, len(x))))
         return np.asarray(chebyshev.chebfit(x, 0.5 * np.log(square), degree))
 
     def __call__(self, coordinates: tuple[Array, ...], chosen: Any) -> Array:

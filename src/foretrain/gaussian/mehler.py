@@ -26,7 +26,6 @@ from foretrain.activations import activation
 from foretrain.gaussian.closed_forms import quadrant_moment
 from foretrain.gaussian.covariance import stack_pairs
 from foretrain.gaussian.factors import Factor, Term
-from foretrain.gaussian.lattice import first_steps
 from foretrain.gaussian.nodes import hermite_polynomials
 from foretrain.gaussian.panels import Table, nodes_for, panel_rule, regular_edges
 from foretrain.support.errors import NotSupportedError
@@ -161,7 +160,9 @@ def _common_rule(
         edges = _panel_edges(f, deviation, terms, radius)
         rows, weights = panel_rule(edges[None], _NODES)
         return rows[0], weights[0]
-    own = float(first_steps(np.array([[f.strip / max(deviation, 1e-300)]]), tolerance * 1e-3)[0, 0]) / 2
+    # The error is exp(-2 pi d / step) with d the distance of the nearest singularity.
+    distance = f.strip / max(deviation, 1e-300)
+    own = min(2 * math.pi * distance / (math.log(1e3 / tolerance) + 2 + min(distance, 2.0) ** 2 / 2), 0.35)
     step = 1 / (1 / own + math.sqrt(terms) / (2 * math.pi))
     reach = math.ceil(radius / step)
     x = step * (np.arange(-reach, reach + 1, dtype=np.float64) + 0.125)

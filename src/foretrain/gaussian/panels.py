@@ -23,7 +23,6 @@ from numpy.polynomial import chebyshev
 from numpy.typing import NDArray
 
 from foretrain.gaussian.factors import Factor, values_of
-from foretrain.gaussian.lattice import first_steps, lattice_expectation
 from foretrain.gaussian.nodes import legendre_panels
 
 Array = NDArray[np.float64]
@@ -31,6 +30,7 @@ Indices = NDArray[np.intp]
 
 _CHUNK = 200_000  # points at a time: what is computed there stays in the cache
 _RIND = 1.5
+_MORE_NODES = 6
 _MOST_POINTS = 40_000_000
 _NEAR = 0.35  # a smeared kink wider than this is resolved by ordinary panels
 
@@ -54,10 +54,6 @@ class Piecewise(Protocol):
     def reach(self) -> float:
         """They may be called between minus and plus this."""
 
-    @property
-    def is_unproven(self) -> bool:
-        """Whether their smoothness was measured, not derived."""
-
     def __call__(self, z: Array, /) -> Array:
         """Values (functions, ...)."""
 
@@ -79,11 +75,6 @@ class Together:
     def strip(self) -> float:
         """Length over which all are analytic."""
         return min(f.strip for f in self.factors)
-
-    @cached_property
-    def is_unproven(self) -> bool:
-        """Whether the smoothness of one was measured."""
-        return any(f.is_unproven for f in self.factors)
 
     def __call__(self, z: Array) -> Array:
         """Values (factors, ...)."""
@@ -140,7 +131,6 @@ def nested_expectation(
         Panels reach out to this if what lies outside matters.
     """
     value, error = np.zeros(scale.shape), np.zeros(scale.shape)
-    few = nodes_for(tolerance)
     # Items whose entries have the same binary exponents: one panel layout serves a group.
     exponents = np.frexp(lower)[1] * (lower != 0)
     groups: dict[bytes, list[int]] = {}
@@ -148,7 +138,7 @@ def nested_expectation(
         groups.setdefault(row.tobytes(), []).append(i)
     for group in map(np.array, groups.values()):
         rule = partial(_Nested, tuple(functions), lower[group], whole=whole)
-        last, safe = np.inf, np.where(scale[:, group] > 0, scale[:, group], 1.0)
+        last, few, safe = np.inf, nodes_for(tolerance), np.where(scale[:, group] > 0, scale[:, group], 1.0)
         radius = min(_first_radius(functions, lower[group], mean[group], tolerance), most_radius - _RIND)
         while True:
             # The finer rule also reaches farther: the difference counts what the coarser one cuts off.
@@ -158,7 +148,7 @@ def nested_expectation(
             worst = float((miss / safe).max())
             if worst <= tolerance or worst > last / 4 or radius + 2 * _RIND > most_radius:
                 break
-            last, radius = worst, radius + _RIND
+            last, radius, few = worst, radius + _RIND, few + _MORE_NODES
         value[:, group] = fine
         error[:, group] = miss + 1e-15 * np.maximum(np.abs(fine), scale[:, group])
     return value, error
@@ -267,21 +257,6 @@ class _Nested:
         return np.sort(np.concatenate(columns, axis=1), axis=1)
 
 
-def line_expectation(
-    f: Factor, mean: Array, deviation: Array, scale: Array, tolerance: float
-) -> tuple[Array, Array]:
-    """E f(mean + deviation x) for vectors of means and deviations, with error estimates."""
-    value, error = nested_expectation(
-        [Together((f,))],
-        np.zeros((1, 1), np.intp),
-        deviation[:, None, None],
-        mean[:, None],
-        scale[None],
-        tolerance,
-    )
-    return value[0], error[0]
-
-
 _DEGREE = 7
 _CHEBYSHEV_NODES = np.cos(np.pi * (np.arange(_DEGREE + 1) + 0.5) / (_DEGREE + 1))
 _FROM_VALUES = np.linalg.inv(chebyshev.chebvander(_CHEBYSHEV_NODES, _DEGREE))
@@ -352,7 +327,6 @@ class Smoothed:
         self.kinks = functions.kinks
         self.blur = width
         self.reach = reach
-        self.is_unproven = functions.is_unproven
 
         # Equal cells for smooth functions; near a kink cells of half the width, then growing geometrically.
         size = min(0.5, max(self.strip / 6, reach / 2000))
@@ -377,19 +351,7 @@ class Smoothed:
 
 
 def _smoothed_values(functions: Piecewise, width: float, tolerance: float, points: Array) -> Array:
-    """E f(point + width x) for many points and one width: (functions, points)."""
-    count = len(points)
-    if functions.kinks:  # one layout, one resolution, no estimate
-        radius = nested_radius(tolerance) + _RIND
-        rule = _Nested((functions,), np.array([[[width]]]), radius, nodes_for(tolerance))
-        return rule.integrate(np.zeros(count, dtype=np.intp), points[:, None], 0).T
-    steps = first_steps(np.full((count, 1), functions.strip / width), tolerance)
-    sizes = np.maximum(np.abs(functions(points)).max(axis=1), 1e-300)
-
-    def smoothed(k: int) -> Array:
-        def integrand(x: Array, items: Indices) -> Array:
-            return np.asarray(functions(points[items, None] + width * x[:, 0])[k])
-
-        return lattice_expectation(integrand, steps, np.full(count, sizes[k]), tolerance)[0]
-
-    return np.stack([smoothed(k) for k in range(len(sizes))])
+    """E f(point + width x) for many points and one width: (functions, points). One layout, no estimate."""
+    radius = nested_radius(tolerance) + _RIND
+    rule = _Nested((functions,), np.array([[[width]]]), radius, nodes_for(tolerance))
+    return rule.integrate(np.zeros(len(points), dtype=np.intp), points[:, None], 0).T

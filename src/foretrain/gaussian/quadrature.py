@@ -1,6 +1,6 @@
 """A stack of Gaussians on which products of factors are integrated, each by the rule that suits it.
 
-Closed forms come first, and delta functions are taken out exactly; what is left goes to grids, lattices or panels.
+Closed forms come first, and delta functions are taken out exactly; what is left goes to grids or panels.
 """
 
 from __future__ import annotations
@@ -17,13 +17,11 @@ from foretrain.gaussian.closed_forms import Closed, closed_form
 from foretrain.gaussian.covariance import Staircase, condition, staircase
 from foretrain.gaussian.factors import Delta, Factor, values_of
 from foretrain.gaussian.grids import grid_expectation
-from foretrain.gaussian.lattice import first_steps, lattice_expectation
 from foretrain.gaussian.orthant import piecewise_polynomial_moments
 from foretrain.gaussian.panels import (
     Piecewise,
     Smoothed,
     Together,
-    line_expectation,
     nested_expectation,
     panel_rule,
     regular_edges,
@@ -88,28 +86,6 @@ def _on_panels(
     return values_of(factors, mean[:, None] + deviation[:, None] * x), weights
 
 
-def line(f: Factor, mean: Array, deviation: Array, tolerance: float) -> tuple[Array, Array]:
-    """``E f(mean + deviation x)`` of one input for vectors of means and positive deviations."""
-    closed = closed_form([f], (deviation**2)[:, None, None], mean[:, None])
-    if closed is not None:
-        return closed.value, closed.error
-    if f.kinks:
-        return line_expectation(f, mean, deviation, _sizes(f, mean, deviation), tolerance)
-
-    def integrand(x: Array, items: NDArray[np.intp]) -> Array:
-        return np.asarray(f(mean[items, None] + deviation[items, None] * x[:, 0]))
-
-    steps = first_steps((f.strip / deviation)[:, None], tolerance)
-    sizes = _sizes(f, mean, deviation)
-    return lattice_expectation(integrand, steps, sizes, tolerance, verify=f.is_unproven)
-
-
-def _sizes(f: Factor, mean: Array, deviation: Array) -> Array:
-    """The size of f within about a deviation: enough to be relative to."""
-    points = mean[:, None] + deviation[:, None] * np.array([-1.0, 0.3, 1.0])
-    return np.asarray(np.maximum(np.abs(f(points)).max(axis=1), TINY))
-
-
 def integrate(
     kinds: Sequence[tuple[Factor, ...]],
     which: Indices,
@@ -120,21 +96,19 @@ def integrate(
 ) -> tuple[Array, Array]:
     """Expectations and errors (P, B) of products at ``z = mean + lower x``, lower (B, n, r), x standard normal.
 
-    Product p has factor ``which[p, i]`` of ``kinds[i]`` at input i. Where there are kinks, nested panels; else a
-    lattice over the independent variables, for one product. The last variable of three or four inputs is integrated
-    into tables first.
+    Product p has factor ``which[p, i]`` of ``kinds[i]`` at input i. Nested panels over the independent variables, of
+    which the last one of three or four inputs is integrated into tables first.
     """
     functions = [Together(options) for options in kinds]
-    rule = nested_expectation if any(f.kinks for f in functions) else _on_lattice
     if lower.shape[2] < 3 or lower.shape[2] != len(kinds):
-        return rule(functions, which, lower, mean, scale, tolerance)
+        return nested_expectation(functions, which, lower, mean, scale, tolerance)
     value, error = np.empty(scale.shape), np.empty(scale.shape)
     for b in range(len(lower)):
         before = float(np.sqrt((lower[b, -1, :-1] ** 2).sum()))
         reach = _TABLE_RADIUS * before + abs(float(mean[b, -1])) + 1e-6
         last = Smoothed(functions[-1], float(lower[b, -1, -1]), reach, tolerance)
         item, reduced = slice(b, b + 1), list[Piecewise]([*functions[:-1], last])
-        value[:, item], error[:, item] = rule(
+        value[:, item], error[:, item] = nested_expectation(
             reduced,
             which,
             lower[item, :, :-1],
@@ -145,39 +119,6 @@ def integrate(
         )
         error[:, b] += last.error * scale[:, b]
     return value, error
-
-
-def _on_lattice(
-    functions: Sequence[Piecewise],
-    which: Indices,
-    lower: Array,
-    mean: Array,
-    scale: Array,
-    tolerance: float,
-    most_radius: float = 38.0,
-) -> tuple[Array, Array]:
-    # In each variable as fine as the input that varies most with it needs.
-    strips = np.array([f.strip for f in functions])[None, :, None]
-    steps = first_steps((strips / np.maximum(np.abs(lower), TINY)).min(axis=1), tolerance)
-    (row,) = which
-
-    def integrand(x: Array, items: Indices) -> Array:
-        """The product at every item and point: (B, Q)."""
-        result: Array | None = None
-        for i, f in enumerate(functions):
-            weights, centre = lower[items, i, :], mean[items, i, None]
-            used = np.flatnonzero(weights.any(axis=0))
-            inputs = weights[:, used] @ x[:, used].T
-            values = f(inputs + centre if centre.any() else inputs)[row[i]]
-            result = values if result is None else np.multiply(result, values, out=result)
-        assert result is not None
-        return result
-
-    doubtful = any(f.is_unproven for f in functions)
-    value, error = lattice_expectation(
-        integrand, steps, scale[0], tolerance, verify=doubtful, most_radius=most_radius
-    )
-    return value[None], error[None]
 
 
 WIDEST = 1e4
@@ -390,30 +331,32 @@ class Stack:
     def _quadrature(self, products: Products) -> tuple[Array, Array]:
         """Values and errors (P, B) of products that are all smooth, or all kinked.
 
-        Those of smooth factors on shared grids, what these miss one by one; those with kinks on shared panels.
+        Those of smooth factors on shared grids; those with kinks, and what grids miss, on shared panels.
         """
         if self._variance.max(initial=0.0) > WIDEST:
             raise too_wide(products[0])
         scale = self.scales(products)
         value, error = np.zeros_like(scale), np.where(scale > 0, np.inf, 0.0)
         kinked = any(f.kinks for f in sort(products).factors)
-        if self.K.shape[1] == 1 and len(products) > 1:
+        if kinked and self.K.shape[1] == 1 and len(products) > 1:
             factors = [f for (f,) in products]
             value, error = lines(factors, self.mean[:, 0], np.sqrt(self._variance[:, 0]), scale)
             self.rules.add("panels")
-        elif not kinked and (len(products) > 1 or self.K.shape[1] > 2):
+        elif not kinked:
             alive = np.flatnonzero((scale > 0).all(axis=0))
             value[:, alive], error[:, alive] = self._on_grids(products, alive, scale[:, alive])
         missed = error > self.tolerance * scale
         rows = np.flatnonzero(missed.any(axis=1))
-        for together in [np.arange(len(products))] if kinked and rows.size else rows[:, None]:
-            places = np.ix_(together, np.flatnonzero(missed[together].any(axis=0)))
-            some, items = Products(products[k] for k in together), places[1][0]
-            if any(f.is_constant for f in some[0]):
-                part = self._part(items, np.arange(self.K.shape[1]))
-                value[places], error[places] = part.regular([*some[0]])
-            else:
-                value[places], error[places] = self._directly(some, items, scale[places])
+        fewer = [k for k in rows if any(f.is_constant for f in products[k])]
+        for k in fewer:
+            items = np.flatnonzero(missed[k])
+            part = self._part(items, np.arange(self.K.shape[1]))
+            value[k, items], error[k, items] = part.regular([*products[k]])
+        rows = np.setdiff1d(rows, fewer)
+        if rows.size:
+            places = np.ix_(rows, np.flatnonzero(missed[rows].any(axis=0)))
+            some = Products(products[k] for k in rows)
+            value[places], error[places] = self._directly(some, places[1][0], scale[places])
         return value, error
 
     def _on_grids(self, products: Products, items: Indices, scale: Array) -> tuple[Array, Array]:
@@ -437,7 +380,7 @@ class Stack:
         value, error = np.zeros_like(scale), np.zeros_like(scale)
         kinds, own = sort(products).kinds, sort(products).own
         order, rank = self._staircase.order[items], self._staircase.rank[items]
-        self.rules.add("panels" if any(f.kinks for f in sort(products).factors) else "lattice")
+        self.rules.add("panels")
         for row, places in _groups(np.concatenate([order, rank[:, None]], axis=1)):
             inputs, chosen = row[:-1], items[places]
             value[:, places], error[:, places] = integrate(
