@@ -273,6 +273,109 @@ def test_labels_and_words() -> None:
     np.testing.assert_array_equal(found.verdict, np.where(np.array([[True, False]]), found.verdict, expected))
 
 
+def test_modes_by_trial_are_orthogonal_and_add_up() -> None:
+    """A contrast between trials that singular vectors of the whole mix with what trials share."""
+    share, contrast = drawn(1, 5, 2), drawn(6, 1, 1, seed=1)
+    y = (share + (contrast - contrast.mean()) * torch.tensor([1.0, -1.0])).numpy()
+    found = target_modes(y, 2, "trials")
+    assert found.names == ("mean 1", "mean 2", "deviation")
+    assert found.values[:2] == pytest.approx(np.sqrt(6) * np.linalg.svd(share[0].numpy())[1])
+    np.testing.assert_allclose(found.vectors @ found.vectors.T, np.eye(3), atol=1e-12)
+    np.testing.assert_allclose((found.vectors.T * found.values).sum(1), y.ravel(), atol=1e-12)
+    np.testing.assert_allclose(found.shares(y), 1)
+    parts = {"share": share.expand(6, 5, 2), "contrast": y - share.numpy()}
+    own = target_modes(y, 2, parts)
+    assert own.names == ("share 1", "share 2", "contrast")
+    np.testing.assert_allclose(np.abs(own.vectors @ found.vectors.T), np.eye(3), atol=1e-12)
+    assert target_modes(y, 1, [y, parts["contrast"]]).names == ("component 1", "component 2")
+    with pytest.raises(InputError, match="nothing of the component 'other'"):
+        target_modes(y, 1, {"other": (contrast - contrast.mean()).numpy() * np.ones((6, 5, 2))})
+    with pytest.raises(InputError, match="did you mean 'trials'"):
+        target_modes(y, 1, "trial")
+
+
+def test_a_mask_is_a_loss_over_some_places() -> None:
+    """A linear model on counted entries alone, and weights as repeated samples."""
+    model, x, y = nn.Linear(4, 3).double(), drawn(10, 4), drawn(10, 3, seed=1)
+    mask = torch.tensor([1.0, 1, 0, 1, 0, 1, 1, 1, 0, 1])
+    kept = mask > 0
+    missing = torch.where(kept[:, None], y, torch.nan)
+    found = predict_modes(model, x, missing, 0.2, 30, mask=mask)
+    alone = predict_modes(model, x[kept], y[kept], 0.2, 30)
+    for name in ("linearised", "flow", "rayleigh"):
+        np.testing.assert_allclose(found.residual[name], alone.residual[name], rtol=1e-6)
+    twice = torch.cat([torch.arange(10), torch.tensor([0, 3])])
+    weights = torch.ones(10)
+    weights[[0, 3]] = 2
+    weighed = forecast(model, x, y, 0.2, 30, mask=weights, modes=1)
+    repeated = forecast(model, x[twice], y[twice], 0.2, 30, modes=1)
+    assert weighed.modes == repeated.modes == ("mean", "deviation")
+    for name in ("linearised", "rayleigh", "rehearsal"):
+        np.testing.assert_allclose(np.abs(weighed.residual[name]), np.abs(repeated.residual[name]), rtol=1e-6)
+    for wrong in (torch.ones(9), -mask, 0 * mask):
+        with pytest.raises(InputError, match="mask"):
+            predict_modes(model, x, y, 0.2, 30, mask=wrong)
+
+
+@pytest.mark.parametrize("kind", ["sgd", "momentum", "adam"])
+def test_what_is_rehearsed_in_single_steps_is_the_training(kind: str) -> None:
+    model, (x, y) = network("gru"), memory_pro()
+    options = {"adam": {"optimizer": "adam"}, "momentum": {"momentum": 0.9}}.get(kind, {})
+    lr, steps = {"sgd": 0.5, "momentum": 0.05, "adam": 0.01}[kind], [3, 30]
+    before = copy.deepcopy(model.state_dict())
+    found = forecast(model, x, y, lr, steps, rehearsal=31, **options)
+    assert all(bool((before[name] == value).all()) for name, value in model.state_dict().items())
+    private = copy.deepcopy(model)
+    make = torch.optim.Adam if kind == "adam" else torch.optim.SGD
+    optimizer = make(private.parameters(), lr=lr, **({"momentum": 0.9} if kind == "momentum" else {}))
+    target = target_modes(y.numpy(), components="trials")
+    for step in range(31):
+        outputs = private(x)
+        if step in steps:
+            left = target.shares((y - outputs.detach()).numpy())
+            np.testing.assert_allclose(found.residual["rehearsal"][:, steps.index(step)], left, rtol=1e-9)
+        optimizer.zero_grad()
+        (outputs - y).square().mean().backward()
+        optimizer.step()
+    np.testing.assert_array_equal(found.verdict == "learned", found.learned["rehearsal"])
+    assert found.rehearsed == 30
+    assert np.isnan(found.residual["flow"]).all() == (kind == "adam")
+
+
+def test_momentum_of_a_frozen_kernel_is_exact_for_linear_models() -> None:
+    model, x, y = nn.Linear(4, 3).double(), drawn(10, 6, 4), drawn(10, 6, 3, seed=1)
+    found = predict_modes(model, x, y, 0.02, [1, 40], momentum=0.8, accuracy=1e-12)
+    seen = forecast(model, x, y, 0.02, [1, 40], momentum=0.8, components="target", rehearsal=41)
+    np.testing.assert_allclose(found.residual["linearised"], seen.residual["rehearsal"], atol=1e-8)
+    assert found.largest_rate == pytest.approx(1.8 * predict_modes(model, x, y, 0.02, 1).largest_rate)
+
+
+def test_longer_steps_follow_the_training_and_turn_back_where_they_climb() -> None:
+    model, (x, y) = network("gru", 16), memory_pro()
+    edge = predict_modes(model, x, y, 0.1, 1).largest_rate
+    found = forecast(model, x, y, 0.02 * edge, 400, rehearsal=40)
+    whole = forecast(model, x, y, 0.02 * edge, 400, rehearsal=401)
+    assert found.gradients <= 40
+    assert found.rehearsed >= 400
+    np.testing.assert_allclose(found.residual["rehearsal"], whole.residual["rehearsal"], atol=0.02)
+    steep = nn.Linear(1, 1, bias=False)
+    nn.init.zeros_(steep.weight)
+    lost = forecast(steep, torch.ones(1, 1), torch.ones(1, 1), 3.0, 500, rehearsal=400)
+    assert lost.verdict.tolist() == [["not learned"]]  # plain descent diverges, and that is seen
+
+
+def test_beyond_the_horizon_nothing_is_decided_but_what_is_learned() -> None:
+    layer = nn.Linear(2, 2, bias=False).double()
+    nn.init.zeros_(layer.weight)
+    x, y = torch.diag(torch.tensor([1.0, 0.01])).double(), torch.diag(torch.tensor([2.0, 1.0])).double()
+    edge = predict_modes(layer, x, y, 0.1, 1).largest_rate
+    found = forecast(layer, x, y, 0.9 * edge, [10, 45, 100_000], components="target", rehearsal=11)
+    assert (found.rehearsed, found.horizon) == (10, 50)
+    assert found.verdict.tolist() == [["learned"] * 3, ["not learned", "not learned", "undecided"]]
+    assert found.kernel_holds == 10  # of a linear model it never moves
+    assert "1 undecided" in repr(found)
+
+
 def test_a_fitted_target_has_nothing_left() -> None:
     model, (x, _) = network("rnn"), memory_pro()
     found = predict_modes(model, x, model(x).detach(), 0.1, 3)
@@ -292,6 +395,9 @@ def test_a_fitted_target_has_nothing_left() -> None:
         ({"loss": "squared_eror"}, "did you mean 'squared_error'"),
         ({"threshold": 1.0}, "between 0 and 1"),
         ({"modes": 0}, "modes is 0"),
+        ({"optimizer": "adm"}, "did you mean 'adam'"),
+        ({"optimizer": "adam", "momentum": 0.5}, "betas"),
+        ({"rehearsal": -1}, "rehearsal"),
     ],
 )
 def test_bad_input(changes: dict[str, object], words: str) -> None:

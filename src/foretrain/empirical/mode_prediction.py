@@ -15,7 +15,7 @@ the share <m, r> / <m, y> that is left hold while the kernel does, from exact to
 The kernel moves, mostly towards the target, so that these are too slow for long trainings. A fifth forecast is
 ``rehearsal``: a private copy is trained with few gradients, by longer steps where that is stable (see
 ``foretrain.empirical.rehearsal``), and each mode's rate is carried on from there as it has grown. It decides the
-verdict, up to a horizon of four times what was rehearsed, which was set on Memory-Pro, student and teacher, and
+verdict, up to a horizon of five times what was rehearsed, which was set on Memory-Pro, student and teacher, and
 Gaussian sequences. Adam has no frozen kernel: its forecast is the rehearsal alone.
 """
 
@@ -60,7 +60,7 @@ _REHEARSED, _MOST_REHEARSED, _LEAST_REHEARSED = (
     1000,
     20,
 )  # gradients: of the steps, and at most, at least
-_TRUSTED = 4.0  # times what was rehearsed
+_TRUSTED = 5.0  # times what was rehearsed
 _PARTED = 0.1  # of a mode: the frozen kernel holds until it is off by so much
 
 
@@ -72,8 +72,8 @@ class ModePrediction(Result):
     apply ("proxy" without states that have a linear readout, all frozen kernels under Adam). ``verdict`` (modes,
     budgets) is "learned", "not learned", or "undecided" beyond the ``horizon``. ``half_time``: steps in which a mode
     halves at its own Rayleigh quotient. ``by_parameter``: what each parameter adds to those quotients.
-    ``rehearsed`` of the steps were seen with so many ``gradients``; ``kernel_holds``: up to this step the flow under
-    the kernel at the start stays within a tenth of every mode of what was seen.
+    ``rehearsed`` of the steps were seen with so many ``gradients``; ``kernel_holds``: up to this step descent or flow
+    under the kernel of the start stays within a tenth of every mode of what was seen.
     """
 
     modes: tuple[str, ...]
@@ -259,8 +259,10 @@ def predict_modes(
         residual["rehearsal"] = seen.at(task.budgets)
     holds = 0.0
     if course is not None and len(seen.steps):
-        flow = course.left(replace(task, budgets=seen.steps.astype(int)))[1]
-        off = np.abs(flow - seen.shares.T).max(0) > _PARTED
+        # The frozen kernel in steps of the same length as those of the rehearsal.
+        pace = int(seen.steps[1]) if len(seen.steps) > 1 else 1
+        frozen = course.left(replace(task, descent=descent.longer(pace), budgets=np.arange(len(seen.steps))))
+        off = np.min([np.abs(each - seen.shares.T).max(0) for each in frozen], 0) > _PARTED
         holds = float(seen.steps[max(off.argmax() - 1, 0)] if off.any() else seen.steps[-1])
     with np.errstate(divide="ignore"):  # a mode that no parameter reaches never halves
         half_time = np.log(2) / rates if descent.name == "sgd" else np.full(len(rates), np.nan)

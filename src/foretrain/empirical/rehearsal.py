@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -25,13 +25,15 @@ from foretrain.support.progress import Progress
 Array = NDArray[np.float64]
 OptimizerName: TypeAlias = Literal["sgd", "adam"]
 
-_STABLE = 0.5  # of the largest stable rate
+_STABLE = 0.8  # of the largest stable rate
 _LONGEST_ADAM = 0.02  # rate of a longer step: every parameter moves by about so much
 _CLIMB = 1.02  # of the loss since the last mark: a longer step that climbs so far is halved
 _MARK = 10  # steps from one mark to the next
-_TURN = 2 / 3  # of what was seen: the rates before and after are compared
-_MOST_GROWTH = 3.0  # of a rate in half of what was seen
-_LARGEST_EXPONENT = 50.0
+_TURN = 0.8  # of what was seen: the rates before and after are compared
+_MOST_CHANGE = 3.0  # of a rate in half of what was seen
+_BOUNDS = (1 / 8, 8.0)  # of a rate beside the last one seen
+_SMALLEST = 1e-9  # share
+_POINTS = 200  # of an integral
 
 
 @dataclass(frozen=True)
@@ -63,19 +65,23 @@ class Descent:
         if self.name == "adam":
             first, second = (beta**pace for beta in self.betas)
             return torch.optim.Adam(parameters, lr=self.lr * pace, betas=(first, second))
-        return torch.optim.SGD(parameters, lr=self._long_rate(pace), momentum=self.momentum**pace)
+        long = self.longer(pace)
+        return torch.optim.SGD(parameters, lr=long.lr, momentum=long.momentum)
+
+    def longer(self, pace: int) -> Descent:
+        """Plain descent whose steps go as far as ``pace`` of these."""
+        momentum = self.momentum**pace
+        return replace(self, lr=pace * self.flow_rate * (1 - momentum), momentum=momentum)
 
     def pace(self, wanted: int, largest_rate: float) -> int:
         """The longest step up to ``wanted`` that is stable where plain descent is stable up to ``largest_rate``."""
         if self.name == "adam":
             return max(1, min(wanted, round(_LONGEST_ADAM / self.lr)))
         for pace in range(wanted, 1, -1):
-            if self._long_rate(pace) <= _STABLE * largest_rate * (1 + self.momentum**pace):
+            long = self.longer(pace)
+            if long.lr <= _STABLE * largest_rate * (1 + long.momentum):
                 return pace
         return 1
-
-    def _long_rate(self, pace: int) -> float:
-        return pace * self.flow_rate * (1 - self.momentum**pace)
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,33 +102,32 @@ class Rehearsal:
         return math.inf if self.diverged else float(self.steps[-1])
 
     def at(self, budgets: Array) -> Array:
-        """Shares at any steps, (modes, budgets): beyond the reach, with rates that go on growing as they grew.
+        """Shares at any steps, (modes, budgets): beyond the reach, with rates that go on changing as they did.
 
-        A mode shrinks at the rate r = -d log|share| / dt. Two means of it, over the first two thirds of what was seen
-        and over the rest, give the factor by which it changes in half the reach; it is taken for constant, within
-        bounds. A mode that has not shrunk of late stays.
+        A mode shrinks at the rate r = -d log|share| / dt. Its mean over the last fifth of what was seen beside that
+        over the rest gives the factor by which it changes in half the reach, and this goes on, within bounds; but a
+        mode that shrinks slows down: it mixes directions, of which the fast ones go first, and small errors move the
+        kernel less. With I the integral of the rate, share / (1 + 2 I)^(1/2) is left. A mode that has not shrunk
+        of late stays.
         """
-        last = self.steps[-1]
+        budgets, last = np.asarray(budgets, dtype=np.float64), self.steps[-1]
         inside = np.stack([np.interp(budgets, self.steps, one) for one in self.shares.T])
-        beyond = np.asarray(budgets) > last
         if self.diverged:
-            return np.where(beyond, np.inf, inside)
-        if not last > 0 or not beyond.any():
-            return np.where(beyond, np.nan, inside)
-        turn = _TURN * last
-        sizes = np.stack([np.interp([0.0, turn, last], self.steps, np.abs(one)) for one in self.shares.T])
-        logs = np.log(np.maximum(sizes, 1e-12))
-        first, late = (logs[:, 0] - logs[:, 1]) / turn, (logs[:, 1] - logs[:, 2]) / (last - turn)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            change = np.where(first > 0, late / first, _MOST_GROWTH)
-            pace = np.log(np.clip(change, 1 / _MOST_GROWTH, _MOST_GROWTH)) / (last / 2)
-        ahead = np.maximum(np.asarray(budgets) - last, 0.0)
-        now = late * np.exp(pace * (last - turn) / 2)  # the late mean is that of the middle of its span
-        grown = np.minimum(pace[:, None] * ahead, _LARGEST_EXPONENT)
-        flat = np.abs(grown) < 1e-9
-        factor = np.where(flat, 1.0, np.expm1(grown) / np.where(flat, 1.0, grown))
-        shrunk = np.where(late[:, None] > 0, now[:, None] * ahead * factor, 0.0)
-        return np.where(beyond, inside * np.exp(-np.minimum(shrunk, _LARGEST_EXPONENT)), inside)
+            return np.where(budgets > last, np.inf, inside)
+        if not last > 0:
+            return np.where(budgets > last, np.nan, inside)
+        sizes = np.stack(
+            [np.interp([0.0, _TURN * last, last], self.steps, np.abs(one)) for one in self.shares.T]
+        )
+        falls = -np.diff(np.log(np.maximum(sizes, _SMALLEST)), axis=1)
+        first, late = falls.T / (last * np.array([[_TURN], [1 - _TURN]]))
+        change = np.divide(late, first, out=np.full(len(late), _MOST_CHANGE), where=first > 0)
+        speed = np.log(np.clip(change, 1 / _MOST_CHANGE, _MOST_CHANGE)) / (last / 2)
+        # The integral of the rate from the reach to every budget, from the middle of the last span on.
+        times = last + np.linspace(0, 1, _POINTS)[:, None] * np.maximum(budgets - last, 0.0)
+        grown = np.exp(np.clip(speed[:, None, None] * (times - (1 + _TURN) / 2 * last), *np.log(_BOUNDS)))
+        integral = np.trapezoid(grown, times[None], axis=1) * np.maximum(late, 0.0)[:, None]
+        return inside / np.sqrt(1 + 2 * integral)
 
 
 def rehearse(

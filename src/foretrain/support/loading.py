@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
-_NAMES = ("x", "y", "x_test", "y_test")
+_NAMES = ("x", "y", "x_test", "y_test", "mask")
 # What training scripts call the weights inside a larger record.
 _WRAPPERS = ("state_dict", "model_state_dict")
 _LISTED = 3
@@ -157,6 +157,7 @@ class Samples:
     y: Array | None = None
     x_test: Array | None = None
     y_test: Array | None = None
+    mask: Array | None = None  # of the targets: positive where they count, with their first axes
 
     def __repr__(self) -> str:
         arrays = ((name, array) for name, array in vars(self).items() if array is not None)
@@ -188,7 +189,7 @@ def load_inputs(path: str | Path) -> Array:
 def load_data(path: str | Path) -> Data:
     """Read and check an npz file made with ``numpy.savez(path, x=…, y=…)``."""
     arrays = _checked(Path(path).expanduser(), ("x", "y"))
-    return Data(arrays["x"], arrays["y"], arrays.get("x_test"), arrays.get("y_test"))
+    return Data(**arrays)
 
 
 def load_model_data(path: str | Path) -> tuple[Array | dict[str, Array], Array]:
@@ -226,6 +227,13 @@ def _checked(source: Path, needed: tuple[str, ...]) -> dict[str, Array]:
             raise InputError(
                 f"{source} has {len(arrays[inputs])} samples in {inputs} but {len(arrays[targets])} in "
                 f"{targets}: give one target per input."
+            )
+    if "mask" in arrays:
+        mask, y = arrays["mask"], arrays.get("y", np.zeros(0))
+        if mask.ndim > y.ndim or any(a not in (1, b) for a, b in zip(mask.shape, y.shape)):
+            raise InputError(
+                f"mask in {source} has shape {mask.shape}, but y {y.shape}: give the mask the first axes of y, such "
+                "as (samples, steps)."
             )
     for training, test in (("x", "x_test"), ("y", "y_test")):
         if test in arrays and training in arrays and arrays[test].shape[1:] != arrays[training].shape[1:]:

@@ -21,7 +21,7 @@ from foretrain.empirical.fields import fields as collective_fields
 from foretrain.empirical.fields.spectra import weight_eigenvalues
 from foretrain.empirical.global_ntk import global_ntk
 from foretrain.empirical.global_ntk.dynamics import places_of
-from foretrain.empirical.global_ntk.readout import find_readout, placed_target
+from foretrain.empirical.global_ntk.readout import find_readout, placed_mask, placed_target
 from foretrain.empirical.imbalance import observe_imbalance
 from foretrain.empirical.models.arguments import as_batch
 from foretrain.empirical.models.model import call_with
@@ -319,8 +319,18 @@ def core_cosine(accuracy: float = 0.02, seed: Seed = 0, **options: Any) -> Obser
     return Observable("core_cosine", function)
 
 
-def mode_alignment(modes: int = 3, accuracy: float = 0.02, seed: Seed = 0, **options: Any) -> Observable:
+def mode_alignment(
+    modes: int = 3,
+    accuracy: float = 0.02,
+    seed: Seed = 0,
+    *,
+    components: Any = "target",
+    mask: Any = None,
+    **options: Any,
+) -> Observable:
     """How NTK_S treats the leading modes of the target: cosine of u and A u, relative Rayleigh quotient, its error.
+
+    ``components`` and ``mask`` are those of ``target_modes``: with ``"trials"``, ``modes`` are of all components.
 
     Through the model's linear readout where it has one, else by the temporal kernel. ``rayleigh`` is 1 for a random
     direction, ``cosine`` is 1 for an eigenvector; nan where the target has fewer modes.
@@ -333,7 +343,10 @@ def mode_alignment(modes: int = 3, accuracy: float = 0.02, seed: Seed = 0, **opt
         readout = find_readout(model, x, kernel)
         target = placed_target(targets(batch), places_of(kernel.domain, "mode_alignment"), readout)
         weight = None if readout is None else readout.weight
-        found = kernel.alignment(target, weight, modes=modes, accuracy=accuracy, seed=seed)
+        asked: dict[str, Any] = {"modes": modes, "accuracy": accuracy, "seed": seed, "components": components}
+        if mask is not None:
+            asked["mask"] = placed_mask(mask, tuple(targets(batch).shape), target)
+        found = kernel.alignment(target, weight, **asked)
         return {
             "": _modes(found.cosine, modes),
             "rayleigh": _modes(found.rayleigh, modes),
@@ -393,7 +406,7 @@ def fixed_points(starts: int = 30, **options: Any) -> Observable:
 
 def _modes(values: NDArray[np.float64], count: int) -> xr.DataArray:
     padded = np.full(count, np.nan)
-    padded[: len(values)] = values
+    padded[: len(values)] = values[:count]
     return _by("target_mode", range(1, count + 1), padded)
 
 

@@ -119,7 +119,7 @@ def test_alignment(x: Tensor) -> None:
     left, _, right = torch.linalg.svd(target.view(15, 2), full_matrices=False)
     D = kernel.dense()
     mean = D.trace() / len(D)
-    found = kernel.alignment(target)
+    found = kernel.alignment(target, components="target")
     temporal = kernel.temporal().dense()
     u = left[:, 0]
     assert found.rayleigh[0] == pytest.approx(float(u @ temporal @ u / mean), rel=1e-8)
@@ -128,7 +128,7 @@ def test_alignment(x: Tensor) -> None:
     assert found.proxy_rayleigh[0] == pytest.approx(
         float((V.T @ u).square().sum() / V.square().sum() * 15), rel=1e-8
     )
-    through = kernel.alignment(target, readout)
+    through = kernel.alignment(target, readout, components="target")
     mode = torch.outer(left[:, 1], right[1] @ readout).flatten()
     assert through.rayleigh[1] == pytest.approx(float(mode @ D @ mode / (mode @ mode) / mean), rel=1e-8)
     assert list(found.to_dataset()["mode"]) == [1, 2]
@@ -138,12 +138,48 @@ def test_alignment(x: Tensor) -> None:
         kernel.alignment(target, torch.randn(3, 4))
 
 
+def test_alignment_by_trial_with_a_mask_and_readouts_of_all_kinds(x: Tensor) -> None:
+    """Against dense algebra: weights go to both sides of the kernel, and to the target."""
+    torch.manual_seed(0)
+    kernel, head = global_ntk(nn.GRU(2, 4, batch_first=True).to(DOUBLE), x), nn.Linear(4, 2).to(DOUBLE)
+    target, mask = torch.randn(3, 5, 2, dtype=DOUBLE), torch.rand(3, 5, dtype=DOUBLE)
+    mask[0, :3] = 0
+    counted = torch.where(mask[..., None] > 0, target, torch.nan)  # what does not count may be missing
+    found = kernel.alignment(counted, head, modes=1, mask=mask)
+    assert found.modes == ("mean", "deviation")
+    mean = (mask[..., None] * target).sum(0) / mask.sum(0)[:, None]
+    D, root = kernel.dense(), mask.sqrt()[..., None]
+    weights = root.expand(3, 5, 4).flatten()
+    for place, part in enumerate((mean.expand(3, 5, 2), target - mean)):
+        left, values, right = torch.linalg.svd((root * part).flatten(0, 1), full_matrices=False)
+        mode = weights * torch.outer(left[:, 0], right[0] @ head.weight.detach()).flatten()
+        assert found.singular_values[place] == pytest.approx(float(values[0]))
+        expected = mode @ D @ mode / (mode @ mode) / (D.trace() / len(D))
+        assert found.rayleigh[place] == pytest.approx(float(expected), rel=1e-8)
+        u, temporal = root[..., 0].flatten() * left[:, 0], kernel.temporal().dense()
+        alone = kernel.alignment(target, modes=1, mask=mask)
+        slow = float(u @ temporal @ u / (D.trace() / len(D)))
+        assert alone.rayleigh[place] == pytest.approx(slow, rel=1e-8)
+    whole = nn.ModuleDict({"head": head})
+    matrix = kernel.alignment(target, head.weight, modes=1, mask=mask)
+    named = kernel.alignment(target, "head", modes=1, mask=mask, model=whole)
+    assert found.rayleigh == pytest.approx(matrix.rayleigh)
+    assert found.rayleigh == pytest.approx(named.rayleigh)
+    for readout, words in (
+        ("head", "model="),
+        (nn.Tanh(), "not a linear layer"),
+        ("haed", "did you mean 'head'"),
+    ):
+        with pytest.raises(InputError, match=words):
+            kernel.alignment(target, readout, model=None if readout == "head" else whole)
+
+
 def test_modes_of_equal_size_lie_along_outputs(x: Tensor) -> None:
     """Otherwise rounding would choose which rotation of them is told."""
     torch.manual_seed(0)
     kernel = global_ntk(nn.GRU(2, 4, batch_first=True).to(DOUBLE), x)
     target = torch.linalg.qr(torch.randn(15, 2, dtype=DOUBLE)).Q.view(3, 5, 2)
-    found = kernel.alignment(target)
+    found = kernel.alignment(target, components="target")
     temporal, mean = kernel.temporal().dense(), kernel.dense().trace() / kernel.size
     for mode in range(2):
         u = target.reshape(15, 2)[:, mode]
@@ -154,7 +190,7 @@ def test_alignment_by_random_signs_covers_the_exact_value() -> None:
     torch.manual_seed(0)
     x, target = torch.randn(2, 4, 2, dtype=DOUBLE), torch.randn(2, 4, 1, dtype=DOUBLE)
     kernel = global_ntk(nn.RNN(2, 200, batch_first=True).to(DOUBLE), x)
-    found = kernel.alignment(target, accuracy=0.05, modes=1)
+    found = kernel.alignment(target, accuracy=0.05, modes=1, components="target")
     assert 0 < found.standard_error[0] < 0.06 * found.rayleigh[0]
     u = target.flatten() / target.norm()
     exact = (

@@ -1,10 +1,11 @@
 """Which modes of a target gradient descent can learn from here.
 
-The target's singular vectors over (batch * time) are its modes; where singular values are equal,
-those along outputs. A mode is learned fast if NTK_S maps it to itself with a large factor: its Rayleigh quotient
-<u, A u> / <u, u>, and the cosine between u and A u, which is 1 for an eigenvector. Without a readout A is the
-temporal kernel tr_unit(NTK_S) / units, and u the mode itself. With a linear readout (outputs, units) the mode lives
-in the states: u (x) (direction of the outputs, brought back by the readout).
+The target's modes (see ``target_modes``) are those of its mean over trials and of the deviations from it, those of
+the target as a whole, or of parts of one's own. A mode is learned fast if NTK_S maps it to itself with a large
+factor: its Rayleigh quotient <u, A u> / <u, u>, and the cosine between u and A u, which is 1 for an eigenvector.
+Without a readout A is the temporal kernel tr_unit(NTK_S) / units, and u the mode itself. With a linear readout
+(outputs, units) the mode lives in the states: u (x) (direction of the outputs, brought back by the readout). With a
+mask W, A is sqrt(W) A sqrt(W).
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from foretrain.empirical.global_ntk.dynamics import places_of
-from foretrain.empirical.target_modes import target_modes
+from foretrain.empirical.global_ntk.readout import readout_weight
+from foretrain.empirical.target_modes import Components, TargetModes, mask_weights, target_modes
 from foretrain.operators.vectors import random_signs
 from foretrain.support.answers import (
     BLUE,
@@ -52,9 +54,10 @@ class StateAlignment(Result):
     """For every mode of the target: its singular value, and how NTK_S and the proxy V V* treat it.
 
     Rayleigh quotients are relative to the mean eigenvalue of their operator, so that 1 is what a random direction
-    has. ``proxy_*`` is nan where the states have no concatenated core.
+    has. ``proxy_*`` is nan where the states have no concatenated core. ``modes`` are their names.
     """
 
+    modes: tuple[str, ...]
     singular_values: Array
     rayleigh: Array
     cosine: Array
@@ -68,10 +71,12 @@ class StateAlignment(Result):
             "Speed is the Rayleigh quotient over the mean eigenvalue: 1 is what a random direction has."
         )
         record = picked(self, _FIELDS)
-        data = labelled({name: ("mode", values) for name, values in record.items()}, None, ["mode"])
+        names = np.array(self.modes, dtype=str)
+        variables = {name: ("mode", values) for name, values in record.items()}
+        data = labelled(variables | {"name": ("mode", names)}, None, ["mode"])
         energies, known = self.singular_values**2, np.isfinite(self.proxy_rayleigh).all()
         columns = {
-            "target mode": data["mode"].values,
+            "target mode": list(self.modes),
             "energy": energies / energies.sum(),
             Column("speed", error="±"): self.rayleigh,
             "±": self.standard_error,
@@ -84,16 +89,18 @@ class StateAlignment(Result):
         if len(energies) > 1 and self.rayleigh[slow] <= self.rayleigh[fast] / 3:
             ratio = self.rayleigh[fast] / self.rayleigh[slow] if self.rayleigh[slow] > 0 else np.inf
             said = [
-                f"From here gradient descent changes mode {slow + 1} of the target {ratio:.3g} times more slowly "
-                f"than mode {fast + 1}."
+                f"From here gradient descent changes {self.modes[slow]} of the target {ratio:.3g} times more slowly "
+                f"than {self.modes[fast]}."
             ]
+        record["modes"] = list(self.modes)
         return Answer(statement, [table, *said, self.draw], data, record)
 
     def draw(self, figure: Figure | None = None, ending: str = "") -> Figure:
         """Draw the speed of every mode, by NTK_S and by the core: 1 is a random direction."""
         figure = figure or Figure(size=(5.6, 4.4))
         at, energies = np.arange(1, len(self.rayleigh) + 1), self.singular_values**2
-        ticks: dict[float, str] = {i: f"{i}\n{s:.0%}" for i, s in enumerate(energies / energies.sum(), 1)}
+        shares = energies / energies.sum()
+        ticks = {float(i): f"{self.modes[i - 1].removeprefix('mode ')}\n{shares[i - 1]:.0%}" for i in at}
         speeds = np.array([*self.rayleigh, *self.proxy_rayleigh, 1.0])
         low = max(0.4 * float(np.nanmin(speeds)), 1e-8)
         panel = figure.panel(
@@ -116,8 +123,21 @@ def alignment(
     modes: int = 3,
     accuracy: float = 0.02,
     seed: Seed = 0,
+    *,
+    components: Components = "trials",
+    mask: Any = None,
+    model: nn.Module | None = None,
 ) -> StateAlignment:
-    """Modes of a target (batch, time, outputs) under NTK_S and under the proxy V V* (x) I."""
+    """Modes of a target (batch, time, outputs) under NTK_S and under the proxy V V* (x) I.
+
+    ``components`` and ``mask`` are those of ``target_modes``, with ``modes`` of each component. ``readout`` is a
+    matrix (outputs, units), a linear layer, or what ``find_readout`` returns; a layer's name needs ``model=`` too.
+
+    >>> import foretrain as ft
+    >>> gru, head = torch.nn.GRU(2, 8, batch_first=True), torch.nn.Linear(8, 1)
+    >>> ft.global_ntk(gru, torch.randn(3, 5, 2)).alignment(torch.randn(3, 5, 1), head).modes
+    ('mean', 'deviation')
+    """
     places = places_of(kernel.domain, "alignment with a target")
     values = torch.as_tensor(np.asarray(target) if not isinstance(target, Tensor) else target.detach())
     if tuple(values.shape[: len(places.shape)]) != places.shape:
@@ -125,14 +145,21 @@ def alignment(
             f"the target has shape {tuple(values.shape)}, but it must begin with {places.describe()}: one value or "
             "vector for every place of the states."
         )
-    if not bool(torch.isfinite(values).all()):
+    y = values.reshape(*places.shape, -1).double().cpu().numpy()
+    y = np.where(mask_weights(mask, y.shape) > 0, y, 0.0)
+    if not np.isfinite(y).all():
         raise InputError("the target has entries that are nan or infinite: remove or replace them first.")
-    found = target_modes(values.reshape(places.size, -1).double().cpu().numpy(), modes)
-    vectors = torch.from_numpy(found.left).to(kernel.dynamics.values)
+    found = target_modes(y, modes, components, mask)
+    like, weights = kernel.dynamics.values, torch.from_numpy(found.weights)
+    vectors, by_place = torch.from_numpy(found.left).to(like), weights[:, 0].to(like)
     if readout is None:
-        quotient, cosine, error = _temporal(kernel, vectors, accuracy, seed)
+        if bool((weights != weights[:, :1]).any()):
+            raise InputError(
+                "a mask that differs between outputs needs `readout=`, which says where they are read."
+            )
+        quotient, cosine, error = _temporal(kernel, vectors, by_place, accuracy, seed)
     else:
-        quotient, cosine, error = _through(kernel, readout, vectors, torch.from_numpy(found.right))
+        quotient, cosine, error = _through(kernel, readout_weight(readout, model), found)
     trace = kernel.trace(accuracy=accuracy, seed=seed)
     mean = trace.value / kernel.size
     error = np.hypot(error, quotient * trace.standard_error / trace.value)  # both are relative to the mean
@@ -142,13 +169,18 @@ def alignment(
     except NotSupportedError:
         rows = vectors.new_empty(0, 0)
     if len(rows) == places.size:
-        proxy = np.array(_quotients(vectors, vectors @ rows @ rows.t()))
+        seen = by_place[:, None] * rows
+        proxy = np.array(_quotients(vectors, vectors @ seen @ seen.t()))
         proxy[0] /= float(rows.double().square().sum()) / len(rows)
-    return StateAlignment(found.values, quotient / mean, cosine, proxy[0], proxy[1], error / mean)
+    return StateAlignment(
+        found.names, found.values, quotient / mean, cosine, proxy[0], proxy[1], error / mean
+    )
 
 
-def _temporal(kernel: GlobalNTK, modes: Tensor, accuracy: float, seed: Seed) -> tuple[Array, Array, Array]:
-    """<u, A u>, the cosine of u and A u, and the error of the first, for A = tr_unit(NTK_S) / units.
+def _temporal(
+    kernel: GlobalNTK, modes: Tensor, weights: Tensor, accuracy: float, seed: Seed
+) -> tuple[Array, Array, Array]:
+    """<u, A u>, the cosine of u and A u, and the error of the first, for A = tr_unit(NTK_S) / units between weights.
 
     A u is the mean of s* NTK_S (u (x) s) over signs s of the units, or over their basis if there are few.
     """
@@ -156,14 +188,14 @@ def _temporal(kernel: GlobalNTK, modes: Tensor, accuracy: float, seed: Seed) -> 
     count = _FIRST_PROBES
     while count < units and units > _EXACT_UNITS:
         signs = random_signs(count, units, seed, dtype=modes.dtype, device=modes.device)
-        draws = _carried(kernel, modes, signs)
+        draws = _carried(kernel, weights * modes, signs) * weights
         single = (draws * modes[:, None]).sum(-1) / units  # (modes, probes)
         error = single.std(1) / count**0.5
         if bool((error <= accuracy * single.mean(1).abs()).all()):
             return *_quotients(modes, draws.mean(1) / units), error.double().cpu().numpy()
         count *= 2
     basis = torch.eye(units, dtype=modes.dtype, device=modes.device)
-    found = _carried(kernel, modes, basis).sum(1) / units
+    found = _carried(kernel, weights * modes, basis).sum(1) * weights / units
     return *_quotients(modes, found), np.zeros(len(modes))
 
 
@@ -177,19 +209,20 @@ def _carried(kernel: GlobalNTK, modes: Tensor, weights: Tensor) -> Tensor:
     return torch.stack(rows)
 
 
-def _through(
-    kernel: GlobalNTK, readout: Any, modes: Tensor, directions: Tensor
-) -> tuple[Array, Array, Array]:
+def _through(kernel: GlobalNTK, weight: Tensor, found: TargetModes) -> tuple[Array, Array, Array]:
     """The same for modes as vectors of states, place (x) readout* direction, under NTK_S itself."""
-    given = readout.detach() if isinstance(readout, Tensor) else torch.as_tensor(np.asarray(readout))
-    units = kernel.size // modes.shape[1]
-    if tuple(given.shape) != (directions.shape[1], units):
+    modes, (places, outputs) = len(found.values), found.matrix.shape
+    units = kernel.size // places
+    if tuple(weight.shape) != (outputs, units):
         raise InputError(
-            f"`readout=` must be a matrix ({directions.shape[1]} outputs, {units} units), not {tuple(given.shape)}."
+            f"`readout=` must be a matrix ({outputs} outputs, {units} units), not {tuple(weight.shape)}."
         )
-    brought = directions.to(modes) @ given.to(modes)
-    vectors = (modes[:, :, None] * brought[:, None, :]).flatten(1)
-    return *_quotients(vectors, kernel.apply(vectors)), np.zeros(len(modes))
+    like, weights = kernel.dynamics.values, torch.from_numpy(found.weights)
+    wanted = torch.from_numpy(found.vectors).view(modes, places, outputs) * weights
+    vectors = (wanted.to(like) @ weight.to(like)).flatten(1)
+    counted = (weights > 0).any(1)[:, None].to(like)
+    products = kernel.apply(vectors).view(modes, places, units) * counted
+    return *_quotients(vectors, products.flatten(1)), np.zeros(modes)
 
 
 def _quotients(vectors: Tensor, products: Tensor) -> tuple[Array, Array]:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from foretrain.empirical.models.model import call_with, close
+from foretrain.empirical.target_modes import mask_weights
 from foretrain.operators import Space
 from foretrain.support.answers import Answer, Result, labelled
-from foretrain.support.errors import InputError
+from foretrain.support.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
     from foretrain.empirical.global_ntk.kernel import GlobalNTK
@@ -33,12 +35,13 @@ class Readout(Result):
         """At every place."""
         return nn.functional.linear(states, self.weight, self.bias)
 
-    def error(self, states: Tensor, target: Tensor) -> Tensor:
-        """The gradient of half the sum of squares by the states; targets (places, outputs).
+    def error(self, states: Tensor, target: Tensor, mask: Tensor | None = None) -> Tensor:
+        """The gradient of half the sum of squares, weighed by a mask, by the states; targets (places, outputs).
 
         Where only the last step is read, other steps have none.
         """
         misfit = self.outputs(states) - target.to(states)
+        misfit = misfit if mask is None else torch.where(mask > 0, misfit * mask, 0.0)
         if self.last:
             kept = torch.zeros_like(misfit)
             kept[:, -1] = misfit[:, -1]
@@ -85,6 +88,43 @@ def find_readout(model: nn.Module, x: Any, kernel: GlobalNTK) -> Readout | None:
     return found[0] if len(found) == 1 else None
 
 
+def named_layer(readout: Any, model: nn.Module | None) -> Any:
+    """The module of that name; anything else as it is."""
+    if not isinstance(readout, str):
+        return readout
+    if model is None:
+        raise InputError(
+            f"`readout=`{readout!r} is a name: give the model as `model=` too, or the layer itself."
+        )
+    modules = dict(model.named_modules())
+    if readout not in modules:
+        raise unknown_name(
+            "layer", readout, [name for name, one in modules.items() if isinstance(one, nn.Linear)]
+        )
+    return modules[readout]
+
+
+def readout_weight(readout: Any, model: nn.Module | None = None) -> Tensor:
+    """The matrix (outputs, units) of a ``Readout``, of a linear layer or of its name in a model, or of an array."""
+    given = named_layer(readout, model)
+    given = given.weight if isinstance(given, Readout | nn.Linear) else given
+    if isinstance(given, nn.Module):
+        raise InputError(
+            f"`readout=` is a {type(given).__name__}, which is not a linear layer: give its matrix (outputs, units)."
+        )
+    return given.detach() if isinstance(given, Tensor) else torch.as_tensor(np.asarray(given))
+
+
+def as_readout(readout: Any, model: nn.Module | None = None, last: bool = False) -> Readout:
+    """The same as a ``Readout``, with the layer's bias, read at all steps or at the last one alone."""
+    given = named_layer(readout, model)
+    if isinstance(given, Readout):
+        return given
+    name = readout if isinstance(readout, str) else type(given).__name__
+    bias = given.bias.detach() if isinstance(given, nn.Linear) and given.bias is not None else None
+    return Readout(name, readout_weight(given), bias, last)
+
+
 def placed_target(y: Any, places: Space, readout: Readout | None) -> Tensor:
     """A target as (places, outputs): one for every sample stands at the last step, zero before."""
     values = torch.as_tensor(y)
@@ -108,3 +148,13 @@ def placed_target(y: Any, places: Space, readout: Readout | None) -> Tensor:
             "for each."
         )
     return values
+
+
+def placed_mask(mask: Any, shape: tuple[int, ...], target: Tensor) -> Tensor:
+    """The mask of a target of this shape where ``placed_target`` has put it, with the shape of that."""
+    weights = torch.from_numpy(np.ascontiguousarray(mask_weights(mask, shape)))
+    if weights.numel() == target.numel():
+        return weights.reshape(target.shape)
+    placed = torch.zeros(target.shape, dtype=torch.float64)
+    placed[:, -1] = weights
+    return placed

@@ -11,14 +11,15 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from foretrain.empirical.global_ntk.alignment import StateAlignment
 from foretrain.empirical.global_ntk.dynamics import feature_axis
 from foretrain.empirical.global_ntk.kernel import GlobalNTK
 from foretrain.empirical.global_ntk.parameter_shares import LossDecrease, Shares, trace_shares
-from foretrain.empirical.global_ntk.readout import Readout, placed_target
+from foretrain.empirical.global_ntk.readout import Readout, as_readout, placed_mask, placed_target
 from foretrain.empirical.global_ntk.view import ESTIMATE, View, said
+from foretrain.empirical.target_modes import Components
 from foretrain.operators import Space, SumSpace
 from foretrain.operators.estimators import Estimate, top_modes
 from foretrain.support.answers import (
@@ -232,23 +233,37 @@ class GlobalSummary(Result):
 def global_summary(
     kernel: GlobalNTK,
     y: Any = None,
-    readouts: Mapping[str, Readout] | Readout | None = None,
+    readouts: Any = None,
     *,
     modes: int = 5,
     accuracy: float = 0.02,
     seed: Seed = 0,
     title: str = "Global-state NTK",
+    components: Components = "trials",
+    mask: Any = None,
+    model: nn.Module | None = None,
 ) -> GlobalSummary:
     """Summarise a kernel, and how a target y lies in it.
 
-    ``y`` is (samples, steps, outputs), or (samples, outputs) for the last step. ``readouts`` (see ``find_readout``),
-    by member if there are several, bring it to the states; without one the temporal kernel is asked for its modes.
+    ``y`` is (samples, steps, outputs), or (samples, outputs) for the last step. ``readouts`` bring it to the states:
+    what ``find_readout`` returns, linear layers, their names in ``model=``, or matrices, by member if there are
+    several; without one the temporal kernel is asked for its modes. ``components`` says whose modes they are, and
+    ``mask`` weighs places of y, as in ``target_modes``.
     ``accuracy`` is the relative standard error of traces and ranks, the absolute one of cosines and shares.
     """
     start = time.perf_counter()
     modes = whole_number("modes", modes)
     members = members_of(kernel)
-    by_member = {next(iter(members)): readouts} if isinstance(readouts, Readout) else readouts or {}
+    given = (
+        readouts
+        if isinstance(readouts, Mapping)
+        else {}
+        if readouts is None
+        else {next(iter(members)): readouts}
+    )
+    last = np.ndim(y) == 2
+    by_member = {name: as_readout(one, model, last) for name, one in given.items()}
+    asked = _Asked(modes, accuracy, seed, components, mask)
     notes: list[str] = []
     with Progress("global-state NTK", total=4 + _STAGES * len(members)) as bar:
         trace = _advanced(bar, kernel.trace(accuracy=accuracy, seed=seed))
@@ -259,7 +274,7 @@ def global_summary(
         leading = _advanced(bar, kernel.top_modes(count, tolerance=_TOLERANCE, seed=seed))
         shares = _advanced(bar, trace_shares(kernel, accuracy=accuracy, seed=seed))
         views = {
-            name: _view(name, part, y, by_member.get(name), _Asked(modes, accuracy, seed), bar, notes)
+            name: _view(name, part, y, by_member.get(name), asked, bar, notes)
             for name, part in members.items()
         }
     return GlobalSummary(
@@ -284,6 +299,8 @@ class _Asked:
     modes: int
     accuracy: float
     seed: Seed
+    components: Components
+    mask: Any
 
 
 def members_of(kernel: GlobalNTK) -> dict[str, GlobalNTK]:
@@ -358,18 +375,21 @@ def _towards(
         return None, None
     try:
         target = placed_target(y, places, readout)
+        mask = None if asked.mask is None else placed_mask(asked.mask, np.shape(y), target)
     except InputError as error:
         notes.append(f"No alignment of {name} with the target: {error}")
         return None, None
-    if not bool(target.any()):
+    if not bool((target if mask is None else torch.where(mask > 0, target, 0.0)).any()):
         notes.append(f"No alignment of {name} with the target: it is zero everywhere.")
         return None, None
     options = {"modes": _TARGET_MODES, "accuracy": asked.accuracy, "seed": asked.seed}
+    options |= {"components": asked.components, "mask": mask}
     if readout is None:
         return kernel.alignment(target, **options), None
     states = kernel.states
     assert isinstance(states, Tensor)  # of a plain member
-    decrease = kernel.loss_decrease(readout.error(states, target.to(states)))
+    weights = None if mask is None else mask.to(states)
+    decrease = kernel.loss_decrease(readout.error(states, target.to(states), weights))
     return kernel.alignment(target, readout.weight, **options), decrease
 
 

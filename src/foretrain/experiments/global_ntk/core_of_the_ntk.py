@@ -191,7 +191,7 @@ class _Setting:
         frozen = measure.output_kernel(self.start(outputs=1), self.inputs)
         rows = []
         for target in track(list(chosen.values()), "single targets"):
-            seen = kernel.alignment(target[..., None], modes=1, seed=self.probing)
+            seen = kernel.alignment(target[..., None], modes=1, seed=self.probing, components="target")
             eta, foretold = measure.frozen_losses(frozen, target.numpy(), self.plan.steps)
             losses = measure.learned(self.start(outputs=1), self.inputs, target, eta, self.plan.steps)
             rows.append((target.numpy(), float(seen.rayleigh[0]), float(seen.cosine[0]), losses, foretold))

@@ -387,7 +387,9 @@ class _Watch:
         from foretrain.empirical.global_ntk import global_ntk
 
         kernel = global_ntk(model, self.quiet.x.to(model.readout.weight), parameters="recurrent.*")
-        through = kernel.alignment(self.quiet.y, model.readout.weight, modes=MODES, accuracy=_ACCURACY)
+        through = kernel.alignment(
+            self.quiet.y, model.readout, modes=MODES, accuracy=_ACCURACY, components="target"
+        )
         view = kernel.temporal(accuracy=_ACCURACY)
         modes = self.quiet.left.t()
         units = model.recurrent.hidden_size

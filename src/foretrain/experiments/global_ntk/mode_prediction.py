@@ -88,7 +88,7 @@ def mode_prediction(plan: Plan, seed: int, parts: Parts) -> Result:
     rows.append(Row("gradients of the forecast beside those of the training", "", gradients))
     apart = [row for row in rows if "right, tasks kept apart, rehearsal" in row.quantity] or rows[1:4:2]
     said = ", ".join(
-        f"{row.quantity.partition(' ')[0]} {row.value:.1%} ± {row.error:.1%}" for row in apart
+        f"{row.quantity.partition(' ')[0]} {row.here:.1%} ± {row.standard_error:.1%}" for row in apart
     )
     counted = (
         data.isel(mode=np.isin(data.task, _FAMILIES["tasks kept apart"])).sizes["mode"] or data.sizes["mode"]
