@@ -37,7 +37,8 @@ print("directions among units:        ", states.spatial().effective_rank())
 # ## Which parts of the target are out of reach?
 #
 # The target has three modes over samples and time: the fixation signal, and the two coordinates of the angle.
-# `predict_modes` says how much of each will be left after so many steps at a learning rate.
+# `predict_modes` says how much of each will be left after so many steps at a learning rate: if the kernel stayed as
+# it is, and after a rehearsal, in which a private copy makes a few real steps.
 
 # %%
 LEARNING_RATE, STEPS = 0.1, 300
@@ -45,8 +46,8 @@ forecast = predict_modes(model.double(), x.double(), y.double(), lr=LEARNING_RAT
 print(forecast)
 
 # %% [markdown]
-# The modes of the angle are predicted to stay nearly whole. Training agrees, and shows what helps: Adam rescales
-# the weak directions.
+# Training agrees, and shows what helps: Adam rescales the weak directions. Ask `predict_modes` with
+# `optimizer="adam"` before you train.
 
 # %%
 modes = target_modes(y.flatten(0, 1).double().numpy())
@@ -109,7 +110,8 @@ print(ft.fixed_points(leaky, torch.zeros(2).double(), starts=torch.rand(40, 2).d
 # All states of the untrained network fall back to one stable point in a few steps, and the angle with them: the
 # network must learn to hold it.
 #
-# A forecast from the kernel at the start holds as long as the kernel does. With a delay of 8 steps instead of
+# A forecast from the kernel at the start holds as long as the kernel does; the forecast says for how many steps that
+# was seen, and up to which step its verdict is to be trusted. With a delay of 8 steps instead of
 # 20 the first hundred steps go as predicted too, and then plain descent finds one of the two coordinates
 # after all.
 #

@@ -41,6 +41,21 @@ def hidden_time_first():
     torch.manual_seed(0)
     return torch.nn.Sequential(torch.nn.RNN(2, 4)).double()
 
+def loop():
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.cell, self.head = torch.nn.Linear(6, 4), torch.nn.Linear(4, 3)
+        def forward(self, x):
+            state, states = x.new_zeros(len(x), 4), []
+            for now in x.unbind(1):
+                state = torch.tanh(self.cell(torch.cat([state, now], 1)))
+                states.append(state)
+            states = torch.stack(states, 1)
+            return self.head(states), states
+    torch.manual_seed(0)
+    return Model().double()
+
 def tokens():
     class Model(torch.nn.Module):
         def __init__(self):
@@ -63,6 +78,9 @@ def files(tmp_path: Path) -> tuple[str, Path]:
     np.savez(tmp_path / "data.npz", x=x, y=y)
     np.savez(tmp_path / "alone.npz", x=x)
     np.savez(tmp_path / "ends.npz", x=x, y=y[:, -1])
+    mask = (random.random((SAMPLES, STEPS)) < 0.7).astype(float)
+    np.savez(tmp_path / "masked.npz", x=x, y=y, mask=mask)
+    np.savez(tmp_path / "wrong.npz", x=x, y=y, mask=mask.T)
     np.savez(tmp_path / "labels.npz", x=x, y=np.arange(SAMPLES))
     np.savez(tmp_path / "tokens.npz", x=random.integers(0, 5, size=(SAMPLES, STEPS)))
     return f"{tmp_path / 'model.py'}:", tmp_path / "data.npz"
@@ -201,3 +219,32 @@ def test_bad_input(
 def test_the_command_is_called_global(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["global", "--help"]) == 0
     assert "foretrain global model.py:make data.npz" in capsys.readouterr().out
+
+
+def test_states_of_a_loop_its_readout_and_a_mask(
+    files: tuple[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ("--states", "output.1", "--readout", "head", "--components", "target")
+    found = ask(capsys, files, "loop", *options, data="masked.npz")
+    model = made("loop")
+    with np.load(files[1].with_name("masked.npz")) as data:
+        x, y, mask = torch.from_numpy(data["x"]), data["y"], data["mask"]
+    kernel = ft.global_ntk(model, x, [("", 1)])
+    view = next(iter(found["states"].values()))
+    assert view["axes"] == {"batch": SAMPLES, "time": STEPS, "unit": 4} or list(view["axes"].values()) == [
+        SAMPLES,
+        STEPS,
+        4,
+    ]
+    exact = kernel.alignment(y, model.head, components="target", mask=mask)
+    assert view["alignment"]["rayleigh"] == pytest.approx(exact.rayleigh)
+    loss = 0.5 * (torch.from_numpy(mask)[..., None] * (model(x)[0] - torch.from_numpy(y)).square()).sum()
+    gradient = torch.autograd.grad(loss, model.cell.weight)[0]  # type: ignore[union-attr, arg-type]
+    assert view["loss_decrease"]["cell.weight"] == pytest.approx(float(gradient.square().sum()))
+    assert (
+        ask(capsys, files, "make", data="masked.npz")["states"]["states"]["alignment"]["modes"][0] == "mean 1"
+    )
+    assert call(files, "make", data="wrong.npz") == 2
+    assert "mask in" in capsys.readouterr().err
+    assert call(files, "loop", "--readout", "haed") == 2
+    assert "did you mean 'head'" in capsys.readouterr().err

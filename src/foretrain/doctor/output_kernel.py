@@ -291,9 +291,11 @@ def forecast_modes(kernel: OutputKernel) -> ModeForecast:
     classes = not y.is_floating_point() and outputs.ndim > 1
     classes = classes and tuple(y.shape) == (outputs.shape[0], *outputs.shape[2:])
     # The target, and the residual y - f or y - p, which has the direction of -dL/df; of other targets that itself.
+    trials = y.is_floating_point() and tuple(y.shape) == outputs.shape and len(y) > 1
     if y.is_floating_point() and tuple(y.shape) == outputs.shape:
-        places = _rows(y.detach().double().cpu().numpy())
-        residual = places - _rows(outputs)
+        places = y.detach().double().cpu().numpy()
+        places = places if places.ndim > 1 else places[:, None]
+        residual = places.reshape(outputs.shape) - outputs
     elif classes:
         counted = nn.functional.one_hot(y.clamp(min=0), outputs.shape[1]) * (y >= 0)[..., None]
         places = counted.double().cpu().numpy().reshape(-1, outputs.shape[1])
@@ -301,13 +303,14 @@ def forecast_modes(kernel: OutputKernel) -> ModeForecast:
     else:
         places = residual = _places(-kernel.slope, kernel, False)
     try:
-        target = target_modes(places, _MOST_MODES)
+        # What all samples share and what tells them apart are learned at different times: each has its own modes.
+        target = target_modes(places, _MOST_MODES, "trials" if trials else "target")
     except InputError as error:
         raise NotSupportedError(str(error)) from error
     course = kernel.forecast
     pulls = np.stack([_places(-slope, kernel, classes) for slope in course.slopes])
     unit = np.linalg.norm(residual) / max(float(np.linalg.norm(pulls[0])), 1e-300)
-    left = np.einsum("mp,tpo,mo->tm", target.left, pulls * unit, target.right) / target.values
+    left = np.stack([target.shares(pull * unit) for pull in pulls])
     return ModeForecast(target, course.steps, left, classes)
 
 

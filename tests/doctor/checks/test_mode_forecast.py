@@ -33,7 +33,7 @@ def test_squares_agree_with_the_forecast_by_lanczos():
     y = torch.sin(x[:, :3]) * torch.tensor([1.0, 0.5, 0.2])
     model = network()
     found = forecast_modes(output_kernel(case_of(model, x, y, 0.05)))
-    flow = predict_modes(model, x, y, 0.05, [10, 100, 1000])
+    flow = predict_modes(model, x, y, 0.05, [10, 100, 1000], rehearsal=0)
     for place, steps in enumerate((10, 100, 1000)):
         np.testing.assert_allclose(found.left_after(steps), flow.residual["flow"][:, place], atol=0.02)
     np.testing.assert_allclose(found.left[0], flow.initial, atol=1e-6)
@@ -41,10 +41,11 @@ def test_squares_agree_with_the_forecast_by_lanczos():
 
 
 def test_two_modes_of_a_linear_layer_halve_as_they_must():
-    """x = diag(a, b): rates a^2 and b^2, times 2 lr / entries."""
+    """Inputs +-a e_1 and +-b e_2, so that the mean is zero: rates 2 a^2 and 2 b^2, times 2 lr / entries."""
     layer = nn.Linear(2, 2, bias=False).double()
     nn.init.zeros_(layer.weight)
     x, y = torch.diag(torch.tensor([1.0, 0.1])).double(), torch.diag(torch.tensor([2.0, 1.0])).double()
+    x, y = torch.cat([x, -x]), torch.cat([y, -y])
     found = forecast_modes(output_kernel(case_of(layer, x, y, 0.1)))
     np.testing.assert_allclose(found.half_times, np.log(2) / (0.05 * np.array([1.0, 0.01])), rtol=0.1)
     np.testing.assert_allclose(found.shares, [0.8, 0.2])
@@ -142,6 +143,35 @@ def test_what_was_seen_to_learn_is_not_called_slow():
     assert finding.severity is Severity.GOOD
     assert "seen to learn" in finding.title
     assert "10,000" not in finding.title
+
+
+@pytest.mark.slow
+def test_a_network_that_learned_only_what_trials_share_is_not_healthy():
+    """Delayed match to sample: the fixation is learned in a few steps, whether two signs agree is not."""
+    from foretrain.doctor.checks import states
+    from foretrain.doctor.outcome import Status
+    from foretrain.training.tasks import MatchToSample, Recurrent
+
+    x, y = MatchToSample(sample=3, delay=8, test=3, response=4).batch(64, seed=0)
+    case = case_of(Recurrent(2, 24, 2, "gru", seed=0), x, y, 0.1)
+    (finding,) = check(case).findings
+    outcome = outcome_of(case)
+    trained = outcome.course.model(x).detach()
+    apart = (y - trained) - (y - trained).mean(0)
+    left = float(apart.square().sum() / (y - y.mean(0)).square().sum())
+    assert left > 0.8
+    if outcome.status is Status.LEARNS:
+        assert finding.severity is Severity.WARNING
+        assert finding.numbers["deviations_left"] == pytest.approx(left, abs=0.05)
+        assert "samples apart" in finding.title
+    else:
+        assert finding.severity <= Severity.NOTE
+    data = check(case).data
+    assert set(data.name.values) >= {"mean", "deviation"}
+    # Both checks tell the same half-times of the same modes.
+    other = states.check(case).data
+    for name, time in zip(other.mode_name.values, other.half_time.values):
+        assert time == pytest.approx(float(data.half_time[data.name.values.tolist().index(name)]))
 
 
 def test_modes_that_are_learned_already_wait_for_nothing():

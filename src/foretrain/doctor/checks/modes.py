@@ -1,9 +1,10 @@
 """Which parts of the target are learned, and how fast?
 
-The target's singular modes (for labels: one for each class) and what descent leaves of each, if the tangent kernel
-stays as it is: half-times in steps at the given rate (for optimizers that do not descend: at the recommended rate of
-plain descent). Real networks are often faster, because their kernel grows; so a slow forecast is told as a note, and
-is a warning only if a real training by descent at its best rate hardly moves while another optimizer does.
+The modes of what the target has in common for all samples (the mean) and of what tells them apart (the deviations;
+for labels: one mode for each class), and what descent leaves of each, if the tangent kernel stays as it is: half-times
+in steps at the given rate (for optimizers that do not descend: at the recommended rate of plain descent). Real networks are often faster, because their kernel grows; so a slow forecast is told as a note, and
+is a warning only if a real training by descent at its best rate hardly moves while another optimizer does, or if the
+training as given has learned what samples share and has left what tells them apart.
 
 Measurements by ``mode`` (from the largest on): ``singular_value``, ``share`` (of the target), ``half_time`` (steps),
 ``left`` (mode, step) and ``left_after`` (mode, budget), shares of the mode; ``picture`` (mode, and axes time x
@@ -21,7 +22,14 @@ from numpy.typing import NDArray
 
 from foretrain.doctor.finding import Examination, Finding, Severity, Treatment, counted
 from foretrain.doctor.outcome import outcome_of
-from foretrain.doctor.output_kernel import ModeForecast, forecast_modes, output_kernel, pictures, reference
+from foretrain.doctor.output_kernel import (
+    ModeForecast,
+    OutputKernel,
+    forecast_modes,
+    output_kernel,
+    pictures,
+    reference,
+)
 from foretrain.doctor.setup import Case, Group, Recipe, descent
 from foretrain.doctor.stability import edge
 from foretrain.doctor.trials import trial
@@ -35,6 +43,8 @@ _BUDGET = 10_000
 _LEARNED = 0.1  # of a mode: less is left, and it needs no time
 _SLOW_SHARE = 0.1  # of the target in slow modes: worth knowing
 _MOST = 0.5  # of the target in slow modes: the other optimizer is tried
+_MENTIONED = 0.01  # of the target: smaller deviations are noise
+_UNLEARNED = 0.9  # of the energy of the deviations
 _STUCK, _MOVES = 0.02, 0.5  # of the loss: descent at its best takes less, the other takes more
 
 
@@ -43,8 +53,34 @@ def check(case: Case) -> Examination:
     standard = reference(case)
     kernel = output_kernel(standard)
     found = forecast_modes(kernel)
-    finding = _told(case, standard, found, len(kernel.task.x))
+    finding = _unlearned(case, kernel, found) or _told(case, standard, found, len(kernel.task.x))
     return Examination((finding,), _data(found, pictures(found, kernel.task, kernel.outputs.shape)))
+
+
+def _unlearned(case: Case, kernel: OutputKernel, found: ModeForecast) -> Finding | None:
+    """What the training as given has left of the deviations, where it learned something but hardly any of them."""
+    apart = np.array([name.startswith("deviation") for name in found.target.names])
+    outcome = outcome_of(case)
+    if not (apart.any() and outcome.learns) or float(found.shares[apart].sum()) < _MENTIONED:
+        return None
+    with torch.no_grad():
+        outputs = outcome.course.model(kernel.task.x).double().cpu().numpy()
+    y = kernel.task.y.detach().double().cpu().numpy().reshape(outputs.shape)
+    wanted, missed = y - y.mean(0), (y - outputs) - (y - outputs).mean(0)
+    left = float(np.sum(missed**2) / np.sum(wanted**2))
+    if left < _UNLEARNED:
+        return None
+    steps, halves = len(outcome.course.losses), found.half_times[apart]
+    told = ", ".join(_mode(int(place), found) for place in np.flatnonzero(apart)[:3])
+    return Finding(
+        Severity.WARNING,
+        f"After {steps:,} steps {left:.0%} of what tells samples apart is left: only what they share was learned.",
+        f"The deviations from the mean over samples are {found.shares[apart].sum():.0%} of the target. Half-times of "
+        f"their modes, if the tangent kernel stayed as it is: {told}.",
+        _SOURCE,
+        "Train for longer, or by Adam, which is faster along flat directions, and judge by condition.",
+        numbers={"deviations_left": left, "shortest_half_time": float(halves.min())},
+    )
 
 
 def _slow(found: ModeForecast, factor: float = 1.0) -> NDArray[np.bool_]:
@@ -56,7 +92,8 @@ def _told(case: Case, standard: Case, found: ModeForecast, samples: int) -> Find
     slow, shares, halves = _slow(found), found.shares, found.half_times
     share, count = float(shares[slow].sum()), len(shares)
     by = "" if case.recipe.is_descent else " by plain descent at its recommended rate"
-    told = ", ".join(_mode(place, found) for place in range(min(3, count)))
+    largest = np.argsort(-shares, kind="stable")[:3]
+    told = ", ".join(_mode(int(place), found) for place in largest)
     evidence = f"Half-times at rate {standard.recipe.rate:.3g}{by}, over {samples} samples: {told}."
     numbers = {
         "slow_modes": float(slow.sum()),
@@ -68,7 +105,8 @@ def _told(case: Case, standard: Case, found: ModeForecast, samples: int) -> Find
         pending = halves[(np.abs(found.left[0]) > _LEARNED) & ~slow]
         title = "The main modes of the target are learned already."
         if len(pending):
-            title = f"All main modes of the target are within reach: the first halves in {_steps(float(pending[0]))}."
+            soonest = _steps(float(pending.min()))
+            title = f"All main modes of the target are within reach: the first halves in {soonest}."
         return Finding(Severity.GOOD, title, evidence, _SOURCE, numbers=numbers)
     outcome = outcome_of(case)
     if outcome.learns:  # what was seen outweighs a forecast
@@ -89,7 +127,7 @@ def _told(case: Case, standard: Case, found: ModeForecast, samples: int) -> Find
 
 
 def _mode(place: int, found: ModeForecast) -> str:
-    name = f"mode {place + 1}"
+    name = found.target.names[place]
     if found.classes and np.max(np.abs(found.target.right[place])) > 0.99:
         name += f" (class {int(np.argmax(np.abs(found.target.right[place])))})"
     learned = abs(float(found.left[0][place])) <= _LEARNED
@@ -145,7 +183,12 @@ def _data(
                 np.stack([found.left_after(budget) for budget in BUDGETS], axis=1),
             ),
         },
-        {"mode": np.arange(1, len(found.shares) + 1), "step": found.steps, "budget": list(BUDGETS)},
+        {
+            "mode": np.arange(1, len(found.shares) + 1),
+            "name": ("mode", list(found.target.names)),
+            "step": found.steps,
+            "budget": list(BUDGETS),
+        },
         {"modes_of": "classes" if found.classes else "targets"},
     )
     if looks is not None:

@@ -17,7 +17,6 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import nn
 
@@ -37,11 +36,10 @@ from foretrain.doctor.memory import (
     run,
 )
 from foretrain.doctor.outcome import outcome_of
-from foretrain.doctor.setup import Case, descent
-from foretrain.doctor.stability import Tangent, edge, loss_curvature
+from foretrain.doctor.output_kernel import forecast_modes, output_kernel, reference
+from foretrain.doctor.setup import Case
 from foretrain.empirical.global_ntk import global_ntk
 from foretrain.empirical.global_ntk.summary import members_of
-from foretrain.empirical.target_modes import target_modes
 from foretrain.support.answers import labelled
 from foretrain.support.errors import ForetrainError, NotSupportedError
 
@@ -59,8 +57,8 @@ _GATES = (
 Array = NDArray[np.float64]
 
 _PLACES = 400  # samples x steps of the temporal kernel
-_MODE_SAMPLES = 128  # for the modes of the target
 _MODES = 3
+_MENTIONED = 0.01  # of the target: smaller modes are not told
 _EIGENMODES = 20
 _ACCURACY = 0.1
 
@@ -191,6 +189,7 @@ class Modes:
 
     data: xarray.Dataset
     half_times: Array = field(default_factory=lambda: np.zeros(0))
+    names: tuple[str, ...] = ()
 
     @property
     def slowest(self) -> float:
@@ -202,8 +201,10 @@ class Modes:
         """In words."""
         if not len(self.half_times):
             return ""
-        told = ", ".join(counted(time) for time in self.half_times)
-        return f"From its Rayleigh quotients, descent halves the modes of the target in {told} steps."
+        told = ", ".join(f"{name} {counted(time)}" for name, time in zip(self.names, self.half_times))
+        return (
+            f"If the tangent kernel stayed as it is, descent would halve the target's modes in: {told} steps."
+        )
 
 
 def measure_ranks(case: Case, seen: Pass) -> Ranks:
@@ -244,32 +245,23 @@ def measure_ranks(case: Case, seen: Pass) -> Ranks:
 
 
 def measure_modes(case: Case, seen: Pass) -> Modes:
-    """Half-times ln 2 / <H m, Theta m> with rates inside Theta and the loss's curvature H, for modes m of targets."""
-    import xarray
-
-    task = case.chosen(_MODE_SAMPLES)
-    y, shape = task.y, seen.outputs.shape
-    if y is None or not y.is_floating_point() or y.shape[1:] != shape[1:] or not bool((y != 0).any()):
-        return Modes(xarray.Dataset())
-    found = target_modes(y.detach().double().cpu().reshape(-1, shape[-1]).numpy(), _MODES)
-    if case.recipe.is_descent:
-        faster = 1 / (1 - case.recipe.momentum)
-        rates = {name: rate * faster for name, rate in case.recipe.rates.items()}
-    else:  # half the largest stable rate of descent
-        trial = case.setup.with_recipe(descent(case.setup.model, 1.0))
-        rates = dict.fromkeys(case.recipe.rates, edge(Case(trial)).start)
-    times = []
-    with Tangent(case.model, task.x, rates) as tangent:
-        curvature = loss_curvature(task, tangent.outputs.detach())
-        for vector in found.vectors:
-            mode = torch.as_tensor(vector).to(y).reshape(y.shape)
-            pulled, bent = tangent.pull(mode), tangent.pull(curvature(mode))
-            speed = sum(
-                rates[name] * float((a * b).sum()) for name, a, b in zip(tangent.weights, pulled, bent)
-            )
-            times.append(math.log(2) / speed if speed > 0 else math.inf)
-    variables: dict[str, Any] = {"half_time": ("mode", times, {"units": "steps"})}
+    """Half-times of the target's largest modes, by the same forecast as that of the check of the modes."""
+    try:
+        kernel = output_kernel(reference(case))
+        forecast = forecast_modes(kernel)
+    except NotSupportedError:
+        return Modes(labelled({}))
+    y = kernel.task.y
+    if forecast.classes or not y.is_floating_point() or y.shape[1:] != seen.outputs.shape[1:]:
+        return Modes(labelled({}))
+    largest = np.sort(np.argsort(-forecast.shares, kind="stable")[:_MODES])
+    largest = largest[forecast.shares[largest] > _MENTIONED]
+    times, names = forecast.half_times[largest], [forecast.target.names[place] for place in largest]
+    variables: dict[str, Any] = {
+        "half_time": ("mode", times),
+        "mode_name": ("mode", np.array(names, dtype=str)),
+    }
     if y.ndim == 3 and y.shape[1] == seen.steps:  # where in time the modes live
-        size = np.sqrt(np.square(found.left.reshape(len(times), len(y), seen.steps)).sum(1))
-        variables["mode_course"] = (("mode", "step"), size)
-    return Modes(xarray.Dataset(variables, {"mode": np.arange(1, len(times) + 1)}), np.array(times))
+        left = forecast.target.left[largest].reshape(len(times), len(y), seen.steps)
+        variables["mode_course"] = ("mode step", np.sqrt(np.square(left).sum(1)))
+    return Modes(labelled(variables, counted=["mode"]), times, tuple(names))
