@@ -21,7 +21,8 @@ _WITH_MOMENTUM = ("sgd", "rmsprop")
 Data = Annotated[
     Path,
     typer.Argument(
-        help="data.npz with x and y, samples first; without x, arrays with the names of the model's arguments."
+        help="data.npz with x and y, samples first, perhaps a mask of y; without x, arrays with the names of the "
+        "model's arguments."
     ),
 ]
 Optimizer = Annotated[
@@ -123,7 +124,7 @@ class Training:
         """The diagnosis of a model's file on a data file; what cannot be used is refused before the work."""
         from foretrain.compare.task import named_loss
         from foretrain.doctor.examine import chosen_checks, doctor
-        from foretrain.support.loading import load_callable, load_checkpoint, load_model_data
+        from foretrain.support.loading import load_callable, load_checkpoint, load_mask, load_model_data
 
         chosen_checks(checks)
         own = self.loss is not None and ":" in self.loss
@@ -144,7 +145,7 @@ class Training:
                 raise InputError(
                     f"{option} needs --lr: the rate that is chosen without it is that of plain descent."
                 )
-        (inputs, targets), network = load_model_data(data), model_from(model, seed)
+        (inputs, targets), network, mask = load_model_data(data), model_from(model, seed), load_mask(data)
         if self.checkpoint is not None:
             load_checkpoint(network, self.checkpoint)
         y = known_to_torch(targets)
@@ -169,6 +170,7 @@ class Training:
             batch_size=self.batch_size,
             accumulate=self.accumulate,
             clip_norm=self.clip_norm,
+            mask=mask,
             fresh=None if self.checkpoint is None else False,
             checks=checks,
             budget=budget,

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from foretrain.compare.task import Loss
+from foretrain.compare.task import Loss, Task, squared_error
 from foretrain.doctor.budget import Account, default_budget
 from foretrain.doctor.checks import CHECKS, Check, Effort
 from foretrain.doctor.diagnosis import Diagnosis
@@ -45,6 +45,7 @@ from foretrain.doctor.setup import (
 from foretrain.doctor.stability import with_chosen_rate
 from foretrain.doctor.step_task import Step, fitted_step_task, own_loss, training_step, user_step
 from foretrain.doctor.trials import descend, shortened_trials
+from foretrain.empirical.target_modes import mask_weights
 from foretrain.support.arguments import positive, whole_number
 from foretrain.support.errors import ForetrainError, InputError, NotSupportedError, error_text, unknown_name
 from foretrain.support.progress import (
@@ -83,6 +84,7 @@ class Training:
     accumulate: int = 1
     autocast: torch.dtype | None = None
     scheduler: Schedule | None = None
+    mask: Any = None
 
     def recipe(self, model: nn.Module, every: int = 1) -> Recipe:
         """The optimizer as a recipe; plain descent at a rate that is chosen later where there is none.
@@ -137,6 +139,7 @@ def doctor(
     clip_value: float | None = None,
     autocast: torch.dtype | None = None,
     output: Output = None,
+    mask: Any = None,
     fresh: bool | None = None,
     checks: Iterable[str] | str | None = None,
     budget: float | str | None = None,
@@ -178,6 +181,9 @@ def doctor(
         The precision in which the passes are made, such as ``torch.bfloat16``.
     output
         Position or name of the tensor that counts, of a model that returns several; by default the first.
+    mask
+        Where squared errors count, with the first axes of y, the same for all samples: others are left out of the
+        loss, of the scores and of the modes.
     fresh
         Whether training has not begun, so that weights may be drawn anew. By default it has begun if the optimizer
         has state or a batch normalisation has seen data.
@@ -217,6 +223,7 @@ def doctor(
         accumulate=accumulate,
         autocast=autocast,
         scheduler=scheduler,
+        mask=mask,
     )
     with kept_random_states():
         setup = make_setup(model, x, y, training, None if budget is None else Deadline(budget, clock, start))
@@ -370,6 +377,25 @@ def _unproved(finding: Finding, reason: str) -> Finding:
     return replace(finding, advice=advice, treatment=None)
 
 
+def masked(model: nn.Module, task: Task, mask: Any, shape: tuple[int, ...]) -> Task:
+    """The task with roots of the mask on its targets and, by a hook, on the outputs, so that it weighs squares."""
+    mean = task.loss is nn.functional.mse_loss
+    if not (mean or task.loss is squared_error):
+        raise NotSupportedError(
+            "`mask` weighs squared errors: leave the loss out, or give it as a `step` of your own."
+        )
+    weights = mask_weights(mask, shape)
+    if (weights != weights[:1]).any():
+        raise NotSupportedError(
+            "this `mask` differs between samples, but here it must be the same for all of them: give a `step` of "
+            "your own, which returns the loss of a batch with its mask."
+        )
+    roots = np.sqrt(weights[0] / (weights[0].mean() if mean else 1.0))
+    factors = torch.as_tensor(roots).to(task.y).reshape(task.y.shape[1:])
+    model.register_forward_hook(lambda module, given, outputs: outputs * factors)
+    return replace(task, y=torch.where(factors > 0, task.y * factors, 0.0))
+
+
 def make_setup(
     model: Any,
     x: Any = None,
@@ -386,6 +412,8 @@ def make_setup(
     private, seed = private_copy(model), integer(training.seed)  # also refuses what is no seed
     if isinstance(training.seed, int | np.integer):
         seed = int(training.seed)
+    if training.mask is not None and training.step is not None:
+        raise InputError("a `step` knows by itself what counts: leave `mask` out.")
     if training.loss is not None and training.step is not None:
         raise InputError("`loss` and `step` both say what is lowered: leave one of them out.")
     samples, step, every = gathered(x, y, seed), training.step, 1
@@ -410,6 +438,7 @@ def make_setup(
     if step is None:
         samples = samples_first(private, samples)
         task = fitted_task(private, samples, training.loss, training.output)
+        task = task if training.mask is None else masked(private, task, training.mask, np.shape(y))
     else:
         step = step if isinstance(step, Step) else user_step(step, model)
         task = fitted_step_task(private, samples, step, training.output)

@@ -196,13 +196,19 @@ def load_model_data(path: str | Path) -> tuple[Array | dict[str, Array], Array]:
     """Inputs and targets; without ``x`` the other arrays but x_test and y_test are arguments of a model by name."""
     source = Path(path).expanduser()
     arrays = _read(source, any_name=True)
-    named = {name: array for name, array in arrays.items() if name not in _NAMES}
+    named = {name: array for name, array in arrays.items() if name not in _NAMES or name == "mask"}
     if "x" in arrays or "y" not in arrays or not named:
         data = load_data(source)
         return data.x, data.y
     for name, array in {**named, "y": arrays["y"]}.items():
         _check_values(source, name, array)
     return named, arrays["y"]
+
+
+def load_mask(path: str | Path) -> Array | None:
+    """The mask of the targets, where a file of x and y has one; without x it is an argument of the model."""
+    arrays = _read(Path(path).expanduser(), any_name=True)
+    return arrays.get("mask") if "x" in arrays else None
 
 
 def load_samples(path: str | Path) -> Samples:

@@ -1,10 +1,11 @@
 """Which parts of the target are learned, and how fast?
 
 The modes of what the target has in common for all samples (the mean) and of what tells them apart (the deviations;
-for labels: one mode for each class), and what descent leaves of each, if the tangent kernel stays as it is: half-times
-in steps at the given rate (for optimizers that do not descend: at the recommended rate of plain descent). Real networks are often faster, because their kernel grows; so a slow forecast is told as a note, and
-is a warning only if a real training by descent at its best rate hardly moves while another optimizer does, or if the
-training as given has learned what samples share and has left what tells them apart.
+for labels: one mode for each class), and what descent leaves of each, if the tangent kernel stays as it is:
+half-times in steps at the given rate (for optimizers that do not descend: at the recommended rate of plain descent).
+Real networks are often faster, because their kernel grows; so a slow forecast is told as a note. It is a warning only
+if a real training by descent at its best rate hardly moves while another optimizer does, or if the training as given
+has learned what samples share and has left what tells them apart.
 
 Measurements by ``mode`` (from the largest on): ``singular_value``, ``share`` (of the target), ``half_time`` (steps),
 ``left`` (mode, step) and ``left_after`` (mode, budget), shares of the mode; ``picture`` (mode, and axes time x

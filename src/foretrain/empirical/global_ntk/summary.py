@@ -382,7 +382,7 @@ def _towards(
     if not bool((target if mask is None else torch.where(mask > 0, target, 0.0)).any()):
         notes.append(f"No alignment of {name} with the target: it is zero everywhere.")
         return None, None
-    options = {"modes": _TARGET_MODES, "accuracy": asked.accuracy, "seed": asked.seed}
+    options: dict[str, Any] = {"modes": _TARGET_MODES, "accuracy": asked.accuracy, "seed": asked.seed}
     options |= {"components": asked.components, "mask": mask}
     if readout is None:
         return kernel.alignment(target, **options), None
