@@ -114,7 +114,7 @@ def test_repr_and_dataset(gru: tuple[nn.Module, Tensor, Tensor, GlobalNTK, Globa
     data = found.to_dataset()
     assert data["temporal_mode"].dims == ("mode", "batch", "time")
     assert data["eigenvalue"].values == pytest.approx(found.eigenvalues)
-    assert data["target_rayleigh"].sizes == {"target_mode": 2}
+    assert data["target_rayleigh"].sizes == {"target_mode": 4}  # two of the mean over samples, two deviations
     assert float(data["effective_rank"]) == found.effective_rank.value
     decrease = found.views["states"].loss_decrease
     assert decrease is not None
