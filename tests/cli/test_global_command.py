@@ -166,7 +166,9 @@ def test_without_targets_and_time_first(files: tuple[str, Path], capsys: pytest.
 
 def test_targets_of_samples_and_labels(files: tuple[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
     found = ask(capsys, files, "make", data="ends.npz")
-    assert len(found["states"]["states"]["alignment"]["rayleigh"]) == 4  # the mean over samples, and three deviations
+    assert (
+        len(found["states"]["states"]["alignment"]["rayleigh"]) == 4
+    )  # the mean over samples, and three deviations
     labels = ask(capsys, files, "make", data="labels.npz")
     assert "alignment" not in labels["states"]["states"]
     assert "No alignment" in labels["notes"][0]
