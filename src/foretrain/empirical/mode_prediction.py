@@ -256,7 +256,7 @@ def predict_modes(
     if rehearsal:
         given = goal, np.square(weights).reshape(goal.shape) * scale / 2
         seen = rehearse(model, x, *given, target.shares, descent, max(budgets), rehearsal, largest_rate)
-        residual["rehearsal"] = seen.at(task.budgets)
+        residual["rehearsal"] = seen.at(task.budgets.astype(np.float64))
     holds = 0.0
     if course is not None and len(seen.steps):
         # The frozen kernel in steps of the same length as those of the rehearsal.

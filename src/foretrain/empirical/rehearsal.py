@@ -127,7 +127,7 @@ class Rehearsal:
         times = last + np.linspace(0, 1, _POINTS)[:, None] * np.maximum(budgets - last, 0.0)
         grown = np.exp(np.clip(speed[:, None, None] * (times - (1 + _TURN) / 2 * last), *np.log(_BOUNDS)))
         integral = np.trapezoid(grown, times[None], axis=1) * np.maximum(late, 0.0)[:, None]
-        return inside / np.sqrt(1 + 2 * integral)
+        return np.asarray(inside / np.sqrt(1 + 2 * integral))
 
 
 def rehearse(
@@ -161,7 +161,7 @@ def rehearse(
             outputs = kernel.linear.rows(kernel.first)
             loss = (weighing * (outputs - goal).square()).sum()
             optimizer.zero_grad()
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             used, value = used + 1, float(loss.detach())
             bar.advance()
             if pace > 1 and mark is not None and not value <= _CLIMB * mark[0]:

@@ -105,7 +105,8 @@ def _rights(data: xarray.Dataset, what: str, forecast: str) -> np.ndarray[Any, n
         learned = np.where(left < data.attrs["threshold"], "learned", "not learned")
         frozen = np.where(told < data.attrs["threshold"], "learned", "not learned")
         known = np.isfinite(told)
-        return np.asarray((data.verdict.values if forecast == "rehearsal" else frozen) == learned)[known]
+        said = data.verdict.values if forecast == "rehearsal" else frozen
+        return np.asarray((said == learned)[known], dtype=bool)
     found = []
     for run in np.unique(data.run):
         at = np.flatnonzero((data.run.values == run) & np.isfinite(told))
