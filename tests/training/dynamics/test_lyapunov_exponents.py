@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -285,3 +286,42 @@ class Odd(nn.GRU):
 def test_a_layer_that_computes_something_else_is_refused() -> None:
     with pytest.raises(NotSupportedError, match="does not compute what its weights say"):
         lyapunov(Odd(2, 4, batch_first=True), torch.randn(2, 5, 2))
+
+
+HOSTILE: list[Any] = [
+    None, -1, 1.5, True, "a", b"3", [], {}, object(), math.nan, lambda: 1, np.ones((2, 3)),
+    torch.zeros(0, 3), torch.full((2, 3), torch.nan), torch.ones(2, 3, dtype=torch.int64),
+    torch.ones(2, 3, dtype=torch.complex64), torch.randn(2, 0, 2), torch.randn(0, 6, 2), torch.randn(2, 6, 5),
+    torch.ones(2, 3).to_sparse(), torch.empty(2, 3, device="meta"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "value", HOSTILE, ids=lambda value: f"{type(value).__name__} {getattr(value, 'shape', '')}"
+)
+def test_whatever_is_given_is_answered_or_refused_in_a_sentence(value: Any) -> None:
+    layer, x, step = nn.GRU(2, 3, batch_first=True), torch.randn(2, 6, 2), torch.tanh
+    calls = [
+        lambda: ft.lyapunov(value, x),
+        lambda: ft.lyapunov(layer, value),
+        lambda: ft.lyapunov(step, start=value, steps=3),
+        *(
+            lambda name=name: ft.lyapunov(layer, x, **{name: value})
+            for name in ("start", "count", "discard", "every", "dt", "states", "seed", "steps")
+        ),
+        lambda: ft.fixed_points(value),
+        lambda: ft.fixed_points(step, starts=value),
+        *(
+            lambda name=name: ft.fixed_points(layer, **{"starts": 2, "steps": 3, name: value})
+            for name in ("x", "starts", "trials", "states", "steps", "slow", "tolerance", "distance", "dt")
+        ),
+        lambda: ft.participation_ratio(value),
+        lambda: ft.participation_ratio(layer, value),
+        lambda: ft.participation_ratio(torch.randn(3, 4, 2), centre=value),
+        lambda: ft.spectral_radius(value),
+        lambda: ft.spectral_radius(layer, value),
+        lambda: ft.spectral_radius(layer, x, draws=value),
+    ]
+    for call in calls:
+        with suppress(ft.ForetrainError):
+            assert repr(call())

@@ -160,7 +160,7 @@ def test_what_cannot_be_is_refused() -> None:
         fixed_points(nn.LSTM(2, 4, bidirectional=True))
     with pytest.raises(InputError, match="a step takes"):
         fixed_points(gru(4), torch.zeros(2))
-    with pytest.raises(InputError, match="real tensors"):
+    with pytest.raises(InputError, match="real tensor"):
         fixed_points(gru(4), starts=torch.zeros(3))
     for wrong in (0, True, 2.5):
         with pytest.raises(InputError, match=r"starts is"):

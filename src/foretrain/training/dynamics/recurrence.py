@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from foretrain.empirical.global_ntk.recurrent.cells import Cell, cell_of
-from foretrain.empirical.models.arguments import mapped
+from foretrain.empirical.models.arguments import as_batch, leaves, mapped
 from foretrain.empirical.models.model import call_with, close, explained, refuse_ill_defined, unchanged
 from foretrain.support.arguments import whole_number
 from foretrain.support.errors import InputError, NotSupportedError
@@ -111,7 +111,7 @@ class FunctionMap(StateMap):
 
     def __init__(self, function: StepFunction, like: Any) -> None:
         self._function, self._several = function, not isinstance(like, Tensor)
-        parts = list(like) if self._several else [like]
+        parts = parts_of(like)
         self.dtype = flat(parts).dtype
         self._shapes = [part.shape[1:] for part in parts]
         self.units = sum(shape.numel() for shape in self._shapes)
@@ -144,9 +144,25 @@ class FunctionMap(StateMap):
 
 def flat(parts: Sequence[Tensor]) -> Tensor:
     """Tensors (samples, ...) side by side as (samples, units)."""
-    if not all(isinstance(part, Tensor) and part.is_floating_point() and part.ndim > 1 for part in parts):
-        raise InputError("states must be real tensors (samples, units), or a tuple of them.")
     return torch.cat([part.flatten(1) for part in parts], 1)
+
+
+def parts_of(states: Any) -> list[Tensor]:
+    """The tensors of states that a user gives, one or several, checked."""
+    parts = list(states) if isinstance(states, tuple | list) else [states]
+    if not parts or not all(is_plain(part) and part.ndim > 1 and part.numel() for part in parts):
+        raise InputError("states must be a real tensor (samples, units), or a tuple of them.")
+    return parts
+
+
+def is_plain(value: Any) -> bool:
+    """Whether it is a tensor of real numbers that are there, one by one."""
+    return (
+        isinstance(value, Tensor)
+        and value.is_floating_point()
+        and value.layout == torch.strided
+        and value.device.type != "meta"
+    )
 
 
 def jacobian_of(after: Tensor, before: Sequence[Tensor]) -> Tensor:
@@ -168,6 +184,7 @@ def jacobian_of(after: Tensor, before: Sequence[Tensor]) -> Tensor:
 
 def read_map(model: Any, start: Any = None, states: States = None) -> StateMap:
     """One step of a function f(h, x) with states like ``start``, of a layer or cell, or of the one in a module."""
+    _check_names(states)
     if isinstance(model, nn.Module):
         module = model if isinstance(model, nn.RNNCellBase) else _recurrent_part(model, states)
         if module is None:
@@ -254,6 +271,14 @@ def _as_layer(cell: nn.RNNCellBase) -> nn.RNNBase:
     with torch.device("meta"):
         found: nn.RNNBase = kind(1, 1, **more)
     return found
+
+
+def _check_names(states: Any) -> None:
+    several = (
+        isinstance(states, list | tuple) and len(states) and all(isinstance(name, str) for name in states)
+    )
+    if not (states is None or isinstance(states, str) or several):
+        raise InputError("`states=` names no modules: give the path of one, or a list of them.")
 
 
 def _recurrent_part(model: nn.Module, states: States) -> nn.RNNBase | None:
@@ -406,6 +431,13 @@ def read_run(
     other models ``states`` names the modules whose results are the states. Without ``x`` a function or layer goes
     ``steps`` steps by itself, a layer from random states where there is no ``start``.
     """
+    _check_names(states)
+    if x is not None:
+        if not all(
+            is_plain(leaf) for leaf in leaves(x) if isinstance(leaf, Tensor) and leaf.is_floating_point()
+        ):
+            raise InputError("`x` holds a sparse tensor, or one without numbers: give plain ones.")
+        x = as_batch(x).arguments
     if x is None:
         if steps is None:
             raise InputError("without inputs `x` nothing says how long to go on: give `steps=`.")
@@ -416,7 +448,7 @@ def read_run(
         )
     if not isinstance(model, nn.Module):
         step = read_map(model, start)
-        first = flat([start] if isinstance(start, Tensor) else start).detach()
+        first = flat(parts_of(start)).detach()
         inputs = None if x is None else _sequence(x, len(first))
         run = MapRun(step, first, inputs, steps or 0 if inputs is None else inputs.shape[1])
         _refuse_mixing(step, first, None if inputs is None else inputs[:, 0])
@@ -438,8 +470,8 @@ def read_run(
     step = _module_map(module)
     given, initial = (None, None) if call is None else call
     if start is not None:
-        initial = torch.as_tensor(start)
-        if initial.ndim != 2 or initial.shape[1] != step.units:
+        initial = flat(parts_of(start))
+        if initial.shape[1] != step.units:
             raise InputError(
                 f"`start` has shape {tuple(initial.shape)}, but must be (samples, {step.units} units)."
             )

@@ -14,7 +14,7 @@ from foretrain.support.answers import Answer, Axis, Figure, Part, Result, Table,
 from foretrain.support.arguments import real_array, whole_number
 from foretrain.support.errors import InputError, unknown_name
 from foretrain.support.seeds import Seed, torch_generator
-from foretrain.training.dynamics.recurrence import States, read_run
+from foretrain.training.dynamics.recurrence import States, is_plain, read_run
 
 Array = NDArray[np.float64]
 Centre = Literal["mean", "trials", "time", "none"]
@@ -92,7 +92,7 @@ def participation_ratio(
     >>> round(float(ft.participation_ratio(cloud)))
     2
     """
-    if centre not in _CENTRES:
+    if not isinstance(centre, str) or centre not in _CENTRES:
         raise unknown_name("centre", str(centre), _CENTRES, "centre")
     if isinstance(states, nn.Module):
         run = read_run(states, x, states=named)
@@ -100,7 +100,7 @@ def participation_ratio(
     else:
         if x is not None:
             raise InputError("`x` belongs to a model: states come alone.")
-        values = states.detach().double().cpu() if isinstance(states, Tensor) else states
+        values = states.detach().double().cpu() if is_plain(states) else states
     given = real_array("states", values)
     if given.ndim not in (2, 3) or given.size == 0:
         raise InputError(f"`states` has shape {given.shape}: give (trials, time, units) or (trials, units).")
@@ -218,7 +218,7 @@ def spectral_radius(
             if isinstance(module, kinds):
                 weights |= _weight_radii(module, f"{path}." if path else "")
     elif not callable(model):
-        weights["matrix"] = _radius(model.detach().cpu() if isinstance(model, Tensor) else model)
+        weights["matrix"] = _radius(model.detach().cpu() if is_plain(model) else model)
     if x is None and steps is None:
         if not weights:
             raise InputError(

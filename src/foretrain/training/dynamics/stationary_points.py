@@ -24,6 +24,8 @@ from foretrain.training.dynamics.recurrence import (
     StateMap,
     States,
     flat,
+    is_plain,
+    parts_of,
     random_states,
     read_map,
     read_run,
@@ -198,7 +200,7 @@ def fixed_points(
                 f"`trials=` leads through {visited.shape[1]} units, but a step has {step.units}."
             )
     if are_given:
-        first = flat([starts] if isinstance(starts, Tensor) else starts).detach()
+        first = flat(parts_of(starts)).detach()
     elif visited is not None:
         order = torch.randperm(len(visited), generator=torch_generator(seed))
         first = visited[order[: whole_number("starts", starts)]]
@@ -211,11 +213,11 @@ def fixed_points(
     first = first.to(step.dtype)
     given = None
     if x is not None:
-        given = torch.as_tensor(x)
-        if given.ndim != 1 or step.inputs not in (None, len(given)):
+        if not is_plain(x) or x.ndim != 1 or step.inputs not in (None, len(x)):
             wanted = "n_in" if step.inputs is None else step.inputs
-            raise InputError(f"`x` has shape {tuple(given.shape)}, but a step takes ({wanted},).")
-        given = given.detach().to(step.dtype).cpu() if step.inputs is not None else given
+            kind = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
+            raise InputError(f"`x` is {kind}, but a step takes a real tensor ({wanted},).")
+        given = x.detach().to(step.dtype).cpu() if step.inputs is not None else x
     item = torch.finfo(step.dtype).bits // 8
     require_memory(
         item * 8 * _BLOCK * step.units**2, f"Jacobians of {step.units} units", "use a smaller model"
