@@ -149,6 +149,8 @@ def nested_expectation(
             if worst <= tolerance or worst > last / 4 or radius + 2 * _RIND > most_radius:
                 break
             last, radius, few = worst, radius + _RIND, few + _MORE_NODES
+        if worst > tolerance:  # not as smooth as presumed: what is left may exceed the last change
+            miss = 3 * miss
         value[:, group] = fine
         error[:, group] = miss + 1e-15 * np.maximum(np.abs(fine), scale[:, group])
     return value, error
