@@ -157,7 +157,7 @@ def test_a_function_that_takes_one_gradient_at_a_time(passes: list[bool]) -> Non
     torch.manual_seed(0)
     model, x = Cell(40, Once.apply).double(), torch.randn(5, 3, dtype=torch.float64)
     assert relative(ntk(model, x), exact(model, x)) < 1e-12
-    assert passes == [False]
+    assert passes == []  # what a user wrote is never tried with several
 
 
 @pytest.mark.parametrize("kind", [nn.GRU, nn.LSTM, nn.RNN])
@@ -197,10 +197,8 @@ def test_all_rows_of_a_tiny_kernel_in_one_pass(function: object, batch_size: int
     model, x = Mixed(function).double(), torch.randint(7, (5, 2))
     expected = exact_of_rows(model, x)
     found = ntk(model, x, batch_size=batch_size)
-    assert {route.note for route in found.routes.values()} == {
-        "all samples and outputs in one pass",
-        "the output does not depend on it",
-    }
+    together = any(route.note == "all samples and outputs in one pass" for route in found.routes.values())
+    assert together == (function is torch.tanh)  # what a user wrote takes one gradient at a time
     assert found.routes["unused"].way == "unused"
     assert relative(found, expected) < 1e-12
     assert (

@@ -8,7 +8,6 @@ anything else is shared by samples.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -20,6 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node
+
+from foretrain.support.user_warnings import filtered_warnings
 
 # Powers of two scale floating-point numbers exactly; this leaves room for sums in another order.
 _CLOSE = 1e-3
@@ -171,6 +172,7 @@ class Tape:
     nodes: Sequence[Node]
     inputs: Sequence[tuple[Edge | None, ...]]  # of every node: the edges that it takes
     leaves: Mapping[str, int]  # of every parameter that is used: the node where its gradient arrives
+    has_hooks: bool = False  # whether hooks of the user's are called on the way, which leave no nodes
     cache: dict[Any, Any] = field(default_factory=dict, repr=False)  # what is needed in every backward pass
     _shapes: dict[Edge, tuple[int, ...]] = field(default_factory=dict, repr=False)
 
@@ -260,7 +262,7 @@ class Tape:
         """The same for one cotangent after the other; on graphs of many small nodes several go in one pass."""
         waiting = iter(cotangents)
         # A pass then takes its time for going from node to node, not for the numbers in them.
-        is_fine = self.is_long and bool(edges) and not self._has_large_nodes(edges)
+        is_fine = self.is_long and bool(edges) and self.is_plain and not self._has_large_nodes(edges)
         while together := list(islice(waiting, _TOGETHER if is_fine and not self.cache.get("alone") else 1)):
             found = self._in_one_pass(edges, together) if len(together) > 1 else None
             for number, cotangent in enumerate(together):
@@ -270,14 +272,24 @@ class Tape:
                     yield [None if values is None else values[number] for values in found]
 
     def bears_threads(self, edges: Sequence[Edge]) -> bool:
-        """Whether passes to these edges may run beside each other, and take long enough for that.
+        """Whether passes to these edges may run beside each other, and take long enough for that."""
+        return (
+            self.outputs.device.type == "cpu"
+            and bool(edges)
+            and self._has_large_nodes(edges)
+            and self.is_plain
+        )
 
-        Functions that somebody wrote in Python are called for one pass at a time.
+    @cached_property
+    def is_plain(self) -> bool:
+        """Whether backward passes call nothing that a user wrote in Python: only then may several go together.
+
+        Such code expects one gradient at a time. What torch passes to it for several at once may end the process when
+        the code reads its memory (``gradient.data``), and code that keeps something may not be called by two threads.
         """
         written = torch.autograd.function.BackwardCFunction
-        if self.outputs.device.type != "cpu" or not edges or not self._has_large_nodes(edges):
-            return False
-        return not any(isinstance(node, written) for node in self.nodes)
+        is_watched = self.has_hooks or torch.is_anomaly_enabled()
+        return not is_watched and not any(isinstance(node, written) for node in self.nodes)
 
     def _has_large_nodes(self, edges: Sequence[Edge]) -> bool:
         return median(prod(self.shape_at(edge)) for edge in edges) > SMALL_NODE
@@ -299,12 +311,11 @@ class Tape:
     def pull_back(self, edge: Edge, parameters: Sequence[Tensor], cotangents: Tensor) -> list[Tensor | None]:
         """Carry many gradients at one edge (many, ...) down to the parameters behind it."""
         node, slot = edge
-        return _batched(GradientEdge(self.nodes[node], slot), parameters, cotangents)
+        return all_gradients(GradientEdge(self.nodes[node], slot), parameters, cotangents, self.is_plain)
 
 
 def _batched(outputs: Any, targets: Sequence[Any], cotangents: Tensor) -> list[Tensor | None]:
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="There is a performance drop")
+    with filtered_warnings("ignore", "There is a performance drop"):
         return list(
             torch.autograd.grad(
                 outputs, targets, cotangents, retain_graph=True, allow_unused=True, is_grads_batched=True
@@ -312,22 +323,26 @@ def _batched(outputs: Any, targets: Sequence[Any], cotangents: Tensor) -> list[T
         )
 
 
-def all_gradients(outputs: Tensor, parameters: Sequence[Tensor], cotangents: Tensor) -> list[Tensor | None]:
-    """Gradients (many, ...) for many cotangents (many, samples, outputs), in one pass if all nodes bear it."""
-    try:
-        return _batched(outputs, parameters, cotangents)
-    except RuntimeError:
-        kept: dict[int, Tensor] = {}
-        for number, cotangent in enumerate(cotangents):
-            found = torch.autograd.grad(outputs, parameters, cotangent, retain_graph=True, allow_unused=True)
-            for place, gradient in enumerate(found):
-                if gradient is not None:
-                    dense = gradient.to_dense() if gradient.is_sparse else gradient
-                    kept.setdefault(place, dense.new_zeros(len(cotangents), *dense.shape))[number] = dense
-        return [kept.get(place) for place in range(len(parameters))]
+def all_gradients(
+    outputs: Tensor | GradientEdge, parameters: Sequence[Tensor], cotangents: Tensor, is_plain: bool
+) -> list[Tensor | None]:
+    """Gradients (many, ...) for many cotangents, in one pass if the graph is plain and all nodes bear it."""
+    if is_plain:
+        try:
+            return _batched(outputs, parameters, cotangents)
+        except RuntimeError:
+            pass  # some node has no rule for several at once
+    kept: dict[int, Tensor] = {}
+    for number, cotangent in enumerate(cotangents):
+        gradients = torch.autograd.grad(outputs, parameters, cotangent, retain_graph=True, allow_unused=True)
+        for place, gradient in enumerate(gradients):
+            if gradient is not None:
+                dense = gradient.to_dense() if gradient.is_sparse else gradient
+                kept.setdefault(place, dense.new_zeros(len(cotangents), *dense.shape))[number] = dense
+    return [kept.get(place) for place in range(len(parameters))]
 
 
-def read(outputs: Tensor, parameters: Mapping[str, Tensor]) -> Tape:
+def read(outputs: Tensor, parameters: Mapping[str, Tensor], has_hooks: bool = False) -> Tape:
     """Walk the graph behind the outputs once, depth first, in the order of every node's inputs."""
     root = outputs.grad_fn
     assert root is not None  # the model's output was checked
@@ -347,7 +362,7 @@ def read(outputs: Tensor, parameters: Mapping[str, Tensor]) -> Tape:
     ]
     place = {id(node.variable): number for number, node in enumerate(nodes) if hasattr(node, "variable")}
     leaves = {name: place[id(value)] for name, value in parameters.items() if id(value) in place}
-    return Tape(outputs, nodes, inputs, leaves)
+    return Tape(outputs, nodes, inputs, leaves, has_hooks)
 
 
 def fixed_normal(like: Tensor) -> Tensor:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -13,10 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.overrides import TorchFunctionMode
 
 from foretrain.empirical.autograd_graph.tape import Tape
 from foretrain.empirical.models.arguments import Batch, leaves
 from foretrain.support.errors import ForetrainError, InputError, NotSupportedError
+from foretrain.support.user_warnings import filtered_warnings
 
 Output = Callable[[Any], Tensor] | str | int | None
 
@@ -43,7 +44,8 @@ def unchanged(model: Any) -> Iterator[None]:
 class Model:
     """A module, or a function of (parameters, x), with what is picked from its result.
 
-    ``unfused`` runs it without the fused recurrent kernels, which hide the products inside a layer.
+    ``unfused`` runs it without the fused recurrent kernels, which hide the products inside a layer. ``has_hooks``
+    says that Python of the user's own is called in its backward passes.
     """
 
     function: Callable[..., Any]
@@ -52,14 +54,16 @@ class Model:
     given_parameters: Any = None  # what a functional model takes first
     unfused: bool = field(default=False)
     channels_last: bool = field(default=False)  # images go in with the channels of a pixel side by side
+    has_hooks: bool = field(default=False)
 
     def __call__(self, batch: Batch, differentiable: bool = True) -> Tensor:
         """Outputs of all samples, (samples, outputs), flattened after the batch axis."""
         with ExitStack() as stack:
             stack.enter_context(torch.set_grad_enabled(differentiable))
             if self.unfused:
-                stack.enter_context(warnings.catch_warnings())
-                warnings.filterwarnings("ignore", message="TF32 acceleration")  # from reading the flags
+                stack.enter_context(
+                    filtered_warnings("ignore", "TF32 acceleration")
+                )  # from reading the flags
                 stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
                 stack.enter_context(torch.backends.cudnn.flags(enabled=False))
             arguments = batch.channels_last() if self.channels_last else batch.arguments
@@ -94,7 +98,7 @@ class Model:
             noise = 0.1 * value.detach().abs().mean().clamp_min(usual)
             values[name] = (value + torch.randn_like(value) * noise).detach().requires_grad_()
         function = with_values(self.function, values)
-        return Model(function, values, self.output, None, self.unfused, self.channels_last)
+        return Model(function, values, self.output, None, self.unfused, self.channels_last, self.has_hooks)
 
 
 def picked(result: Any, output: Output) -> Tensor:
@@ -294,12 +298,31 @@ def refuse_checkpoints(tape: Tape) -> None:
 @contextmanager
 def refused_checkpoints() -> Iterator[None]:
     """The same where they leave no trace in the graph but a warning of torch, because the inputs have no gradient."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("error", message=".*None of the inputs have requires_grad=True")
+    with filtered_warnings("error", ".*None of the inputs have requires_grad=True"):
         try:
             yield
         except UserWarning as warning:
             raise NotSupportedError(_CHECKPOINTS) from warning
+
+
+class GradientHooks(TorchFunctionMode):
+    """Notices, while a model runs, whether it asks for Python of its own to be called in the backward pass.
+
+    That is the case for ``tensor.register_hook`` and for saved tensors that are packed and unpacked, as checkpoints
+    do; neither leaves a trace in the graph.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen = False
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Run the function as it is, and look whether it is a hook or runs below one."""
+        packs = torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+        self.seen |= packs or getattr(func, "__name__", "") == "register_hook"
+        return func(*args, **(kwargs or {}))
 
 
 def refuse_not_finite(outputs: Tensor) -> None:

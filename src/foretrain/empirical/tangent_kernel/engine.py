@@ -146,7 +146,10 @@ class Engine:
     def look_again(self, change: GraphChangedError) -> None:
         """Start afresh after a chunk whose graph does not go with those before."""
         assert self._few is not None
-        self._planner.react(change)
+        if self._goes_at_once:
+            self._goes_at_once = False  # the graph tells samples apart
+        else:
+            self._planner.react(change)
         self._plans.clear()
         self._begin(self._read(self.model(self._few)))
 
@@ -169,7 +172,7 @@ class Engine:
 
     def _is_tiny(self, tape: Tape) -> bool:
         """Whether a pass for all rows of the kernel at once costs less than a look at every node of a long graph."""
-        if not tape.is_long:
+        if not tape.is_long or not tape.is_plain:
             return False
         edges = {edge for taken in tape.inputs for edge in taken if edge is not None}
         inner = (edge for edge in edges if tape.names[edge[0]] != "AccumulateGrad")
@@ -193,7 +196,7 @@ class Engine:
         self.memory = Bytes(_SLACK * entries * self.dtype.itemsize, 0)
 
     def _read(self, outputs: Tensor) -> Tape:
-        return read(outputs, self.model.parameters)
+        return read(outputs, self.model.parameters, self.model.has_hooks)
 
     def _probe(self, tape: Tape, batch: Batch) -> Probe:
         def moved() -> Tape | None:
@@ -201,7 +204,7 @@ class Engine:
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(0)
                 other = self.model.moved()
-            return None if other is None else read(other(batch), other.parameters)
+            return None if other is None else read(other(batch), other.parameters, other.has_hooks)
 
         def more() -> Tape:
             # Of another number of samples.
@@ -233,7 +236,10 @@ class Engine:
         units = outputs.new_zeros(samples, count, *outputs.shape)
         places = torch.arange(samples)[:, None]
         units[places, torch.arange(count), places, torch.as_tensor(self.outputs)] = 1
-        gradients = all_gradients(outputs, given, units.flatten(0, 1))
+        gradients = all_gradients(outputs, given, units.flatten(0, 1), is_plain=True)
+        if not all(bool(values.isfinite().all()) for values in gradients if values is not None):
+            # The slope of one sample is infinite, and its product with the zeros of the others spoils theirs.
+            raise GraphChangedError
         by_label: dict[str, dict[str, Tensor]] = {}
         for (name, value), gradient in zip(self.parameters.items(), gradients):
             found = value.new_zeros(samples * count, *value.shape) if gradient is None else gradient

@@ -25,6 +25,7 @@ from foretrain.empirical.models.arguments import (
     trainable,
 )
 from foretrain.empirical.models.model import (
+    GradientHooks,
     Model,
     Output,
     explained,
@@ -193,8 +194,9 @@ def look(
     own = chosen(everything, choice)
     wrapped = Model(model, everything, asked.output, given)
     few = probe(first)
-    with refused_checkpoints(), explained(first.arguments, everything.values()):
+    with refused_checkpoints(), explained(first.arguments, everything.values()), GradientHooks() as hooks:
         shown = wrapped(few)
+    wrapped.has_hooks = hooks.seen or any(value._backward_hooks for value in everything.values())
     if second is not None:
         with explained(second.arguments, everything.values(), "x2"):
             wrapped(probe(second), differentiable=False)
