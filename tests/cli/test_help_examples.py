@@ -43,6 +43,22 @@ class Reader(nn.Module):
         return self.readout(self.cell(x)[0])
 
 make = Reader
+
+class Loop(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.inner, self.outer, self.head = nn.Linear(5, 5), nn.Linear(4, 5), nn.Linear(5, 2)
+
+    def forward(self, x):
+        state, states = x.new_zeros(len(x), 5), []
+        for step in range(x.shape[1]):
+            state = torch.tanh(self.inner(state) + self.outer(x[:, step]))
+            states.append(state)
+        states = torch.stack(states, 1)
+        return self.head(states), states
+
+loop = Loop
 """
 # Training, Monte Carlo, clusters and whole pages have tests of their own; their examples are only read.
 SLOW = (

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -14,7 +12,7 @@ import pytest
 from foretrain.compare.comparison import Comparison
 from foretrain.compare.initial import compare_initial
 from foretrain.experiments import Result, get
-from foretrain.experiments.effective_theory import criticality, tensor_statistics
+from foretrain.experiments.effective_theory import criticality, fluctuations, tensor_statistics
 from foretrain.experiments.effective_theory.criticality import AnglePlan, _first_order
 from foretrain.experiments.effective_theory.fluctuations import ResidualPlan
 from foretrain.experiments.effective_theory.tensor_statistics import LayerPlan
@@ -30,14 +28,10 @@ TINY: dict[str, Any] = {
 NAMES = tuple(TINY)
 
 
-def module_of(name: str) -> ModuleType:
-    return importlib.import_module(f"foretrain.experiments.effective_theory.{name.replace('-', '_')}")
-
-
 def tiny_run(name: str, monkeypatch: pytest.MonkeyPatch, seed: int = 0) -> Result:
     """So few draws that only the mechanics and the computed rows can be tested."""
     if name == "residual-fluctuations":
-        monkeypatch.setattr(module_of(name), "_VERTEX_COUPLINGS", np.array([-0.5, 0.3, 0.6]))
+        monkeypatch.setattr(fluctuations, "_VERTEX_COUPLINGS", np.array([-0.5, 0.3, 0.6]))
     return get(name).run(seed=seed, plan=TINY[name])
 
 
@@ -106,11 +100,12 @@ def test_first_order_of_the_angle_starts_at_layer_three() -> None:
 
 @pytest.mark.slow
 def test_networks_refute_the_printed_residual_vertex(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = module_of("residual-fluctuations")
-    exact = module._relative_vertex
+    exact = fluctuations._relative_vertex
     plan = dataclasses.replace(TINY["residual-fluctuations"], draws={32: 10_000, 64: 30_000, 128: 20_000})
     monkeypatch.setitem(TINY, "residual-fluctuations", plan)
-    monkeypatch.setattr(module, "_relative_vertex", lambda name, gamma, method: exact(name, gamma, "book"))
+    monkeypatch.setattr(
+        fluctuations, "_relative_vertex", lambda name, gamma, method: exact(name, gamma, "book")
+    )
     assert not tiny_run("residual-fluctuations", monkeypatch).agrees
 
 

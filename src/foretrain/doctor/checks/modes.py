@@ -62,7 +62,9 @@ def _unlearned(case: Case, kernel: OutputKernel, found: ModeForecast) -> Finding
     """What the training as given has left of the deviations, where it learned something but hardly any of them."""
     apart = np.array([name.startswith("deviation") for name in found.target.names])
     outcome = outcome_of(case)
-    if not (apart.any() and outcome.learns) or float(found.shares[apart].sum()) < _MENTIONED:
+    if not (apart.any() and outcome.learns and kernel.asks_for_targets):
+        return None
+    if float(found.shares[apart].sum()) < _MENTIONED:
         return None
     with torch.no_grad():
         outputs = outcome.course.model(kernel.task.x).double().cpu().numpy()
