@@ -55,11 +55,8 @@ _MOST_PRODUCTS = 1000
 _SHARE = 0.3  # of the available memory, for Lanczos vectors
 _BETWEEN = 4  # products between two looks at the change
 _LADDER = 0.5 ** np.arange(40)  # shorter times, as parts of the longest
-_REHEARSED, _MOST_REHEARSED, _LEAST_REHEARSED = (
-    0.25,
-    1000,
-    20,
-)  # gradients: of the steps, and at most, at least
+_REHEARSED = 0.25  # gradients for every step
+_LEAST_REHEARSED, _MOST_REHEARSED = 20, 1000  # gradients
 _TRUSTED = 5.0  # times what was rehearsed
 _PARTED = 0.1  # of a mode: the frozen kernel holds until it is off by so much
 

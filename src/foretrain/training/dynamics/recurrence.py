@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from foretrain.empirical.global_ntk.recurrent.cells import Cell, cell_of
+from foretrain.empirical.global_ntk.recurrent.cells import Cell, cell_of, layer_of
 from foretrain.empirical.models.arguments import as_batch, leaves, mapped
 from foretrain.empirical.models.model import call_with, close, explained, refuse_ill_defined, unchanged
 from foretrain.support.arguments import whole_number
@@ -30,11 +30,6 @@ from foretrain.support.seeds import Seed, torch_generator
 StepFunction: TypeAlias = Callable[..., Any]
 States: TypeAlias = str | Sequence[str] | None
 
-_LAYERS: dict[type[nn.RNNCellBase], Any] = {
-    nn.RNNCell: nn.RNN,
-    nn.GRUCell: nn.GRU,
-    nn.LSTMCell: nn.LSTM,
-}
 _TRIALS = 8  # random starts where no input says how many samples there are
 
 
@@ -65,12 +60,12 @@ class LayerMap(StateMap):
     dtype = torch.float64
 
     def __init__(self, module: nn.RNNBase | nn.RNNCellBase) -> None:
-        self.cell: Cell = cell_of(module if isinstance(module, nn.RNNBase) else _as_layer(module))
-        ending = "_l0" if isinstance(module, nn.RNNBase) else ""
+        layer = layer_of(module) if isinstance(module, nn.RNNCellBase) else module
+        self.cell: Cell = cell_of(layer)
 
         def value(kind: str) -> Tensor:
-            found: Tensor | bool = getattr(module, kind + ending, False)
-            return found.detach().double().cpu() if isinstance(found, Tensor) else self.weight.new_zeros(())
+            own: Tensor | None = getattr(layer, f"{kind}_l0", None)  # without biases there are none
+            return self.weight.new_zeros(()) if own is None else own.detach().double().cpu()
 
         self.weight = value("weight_hh")  # (gates * units of the hidden part, units of the hidden part)
         self.weight_of_inputs = value("weight_ih")
@@ -258,19 +253,6 @@ def _checked(
             f"{type(module).__name__} does not compute what its weights say: give its step as a function f(h, x)."
         )
     return known
-
-
-def _as_layer(cell: nn.RNNCellBase) -> nn.RNNBase:
-    """A layer of the same kind, without weights of its own."""
-    kind = next((layer for known, layer in _LAYERS.items() if isinstance(cell, known)), None)
-    if kind is None:
-        raise NotSupportedError(
-            f"{type(cell).__name__} is no cell of torch: give its step as a function f(h, x)."
-        )
-    more = {"nonlinearity": cell.nonlinearity} if isinstance(cell, nn.RNNCell) else {}
-    with torch.device("meta"):
-        found: nn.RNNBase = kind(1, 1, **more)
-    return found
 
 
 def _check_names(states: Any) -> None:

@@ -13,10 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from foretrain.empirical.global_ntk.recurrent.cells import layer_of
 from foretrain.empirical.global_ntk.recurrent.dynamics import RecurrentDynamics
 from foretrain.empirical.models.model import close
-
-_LAYERS: dict[type, Any] = {nn.GRUCell: nn.GRU, nn.RNNCell: nn.RNN}
 
 
 def cell_loop(
@@ -26,7 +25,7 @@ def cell_loop(
 
     ``counted``: the parameters that count, of which the cell's own are taken.
     """
-    if type(cell) not in _LAYERS:
+    if not isinstance(cell, nn.RNNCellBase) or type(cell) not in (nn.GRUCell, nn.RNNCell):
         return None
     own = {id(value) for value in cell.parameters()}
     parameters = {name: value for name, value in counted.items() if id(value) in own}
@@ -34,7 +33,7 @@ def cell_loop(
     if not parameters or first is None or again is None or not torch.equal(first[0], again[0]):
         return None
     inputs, start, states = first
-    dynamics = RecurrentDynamics(_layer(cell), inputs, start, parameters)
+    dynamics = RecurrentDynamics(layer_of(cell), inputs, start, parameters)
     return dynamics if close(states.flatten(), dynamics.values) else None
 
 
@@ -73,15 +72,3 @@ def _inputs_of_loop(
     start = None if calls[0][1] is None else [calls[0][1].detach()[None]]
     inputs = torch.stack([x.detach() for x, _ in calls], 1)
     return inputs, start, torch.stack([state.detach() for state, _ in results], 1)
-
-
-def _layer(cell: Any) -> nn.RNNBase:
-    """A layer with the cell's own parameters."""
-    more = {"nonlinearity": cell.nonlinearity} if isinstance(cell, nn.RNNCell) else {}
-    with torch.device("meta"):  # draws no weights
-        made: nn.RNNBase = _LAYERS[type(cell)](
-            cell.input_size, cell.hidden_size, bias=cell.bias, batch_first=True, **more
-        )
-    for name, value in cell.named_parameters():
-        setattr(made, f"{name}_l0", value)
-    return made

@@ -14,9 +14,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+from foretrain.support.errors import NotSupportedError
 
 Step = tuple[Tensor, ...]  # the states of a step, (samples, units) each
 
@@ -133,11 +136,28 @@ class MemoryCell(Cell):
         return torch.sigmoid(i), torch.sigmoid(f), torch.tanh(g), torch.sigmoid(o)
 
 
-def cell_of(module: torch.nn.RNNBase) -> Cell:
+def layer_of(cell: nn.RNNCellBase) -> nn.RNNBase:
+    """The recurrent layer that repeats a cell of torch, with the cell's own parameters."""
+    kinds: list[tuple[type, Any]] = [(nn.RNNCell, nn.RNN), (nn.GRUCell, nn.GRU), (nn.LSTMCell, nn.LSTM)]
+    kind = next((layer for known, layer in kinds if isinstance(cell, known)), None)
+    if kind is None:
+        raise NotSupportedError(
+            f"{type(cell).__name__} is no cell of torch: give its step as a function f(h, x)."
+        )
+    more = {"nonlinearity": cell.nonlinearity} if isinstance(cell, nn.RNNCell) else {}
+    with torch.device("meta"):  # draws no weights
+        layer: nn.RNNBase = kind(cell.input_size, cell.hidden_size, bias=cell.bias, batch_first=True, **more)
+    for name in ("weight_ih", "weight_hh", *(["bias_ih", "bias_hh"] if cell.bias else [])):
+        delattr(layer, f"{name}_l0")
+        setattr(layer, f"{name}_l0", getattr(cell, name))  # no parameter where it is computed from others
+    return layer
+
+
+def cell_of(module: nn.RNNBase) -> Cell:
     """The cell of a recurrent module of torch."""
-    if isinstance(module, torch.nn.GRU):
+    if isinstance(module, nn.GRU):
         return GatedCell()
-    if isinstance(module, torch.nn.LSTM):
+    if isinstance(module, nn.LSTM):
         return MemoryCell()
     if module.mode == "RNN_RELU":
         return PlainCell(torch.relu, lambda value: (value > 0).to(value.dtype))
