@@ -120,22 +120,28 @@ class ReadSomewhere(Transformer):
         return found
 
 
+@pytest.fixture
+def kept(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """Positions of the sensitivities before and after they are shortened, where all weights form gradients."""
+    positions: list[tuple[int, int]] = []
+    original = factors.LateGradients.shortened
+
+    def watched(self: factors.LateGradients) -> factors.LateGradients:
+        short = original(self)
+        positions.append((self.sensitivities.shape[-1], short.sensitivities.shape[-1]))
+        return short
+
+    monkeypatch.setattr(factors.LateGradients, "shortened", watched)
+    monkeypatch.setattr(planning, "costs", only_gradients)
+    return positions
+
+
 @pytest.mark.parametrize("way", ["full", "trace", "x2"])
 @pytest.mark.parametrize("batch_size", ["auto", 2, 1])
 @pytest.mark.parametrize("places", [[1, 1, 1, 1, 1], [0, 0, 3, 3, 3], [0, 3, 3, 3, 3]])
 def test_positions_without_gradients_are_left_out(
-    places: list[int], batch_size: int | str, way: str, monkeypatch: pytest.MonkeyPatch
+    places: list[int], batch_size: int | str, way: str, kept: list[tuple[int, int]]
 ) -> None:
-    kept = []
-    formed = factors.LateGradients.shortened
-
-    def watched(self: factors.LateGradients) -> factors.LateGradients:
-        found = formed(self)
-        kept.append((self.sensitivities.shape[-1], found.sensitivities.shape[-1]))
-        return found
-
-    monkeypatch.setattr(factors.LateGradients, "shortened", watched)
-    monkeypatch.setattr(planning, "costs", only_gradients)
     torch.manual_seed(0)
     model = ReadSomewhere(False, 0).double()
     x = normal(5, 5, 3)
@@ -168,18 +174,8 @@ class Pooled(Transformer):
 @pytest.mark.parametrize("way", ["full", "trace", "x2"])
 @pytest.mark.parametrize("batch_size", ["auto", 2])
 def test_one_position_stands_for_all_before_a_mean(
-    batch_size: int | str, way: str, monkeypatch: pytest.MonkeyPatch
+    batch_size: int | str, way: str, kept: list[tuple[int, int]]
 ) -> None:
-    kept = []
-    formed = factors.LateGradients.shortened
-
-    def watched(self: factors.LateGradients) -> factors.LateGradients:
-        found = formed(self)
-        kept.append((self.sensitivities.shape[-1], found.sensitivities.shape[-1]))
-        return found
-
-    monkeypatch.setattr(factors.LateGradients, "shortened", watched)
-    monkeypatch.setattr(planning, "costs", only_gradients)
     torch.manual_seed(0)
     model, x = Pooled(False, 0).double(), normal(5, 3, 3)
     right = expected(model, x)
